@@ -5,6 +5,7 @@ python benchmarks/flower.py --json         the same as one JSON object
 python benchmarks/flower.py --out r.json   and written to a file
 python benchmarks/flower.py --times        times alone, which want a quiet machine
 python benchmarks/flower.py --rest r.json  all but the times, which a record has
+python benchmarks/flower.py --masks drawn  with drawn masks under repair, as plans for many rounds have them by default
 
 Everything happens in simulations (Ray, one actor for each core) with one ClientApp, whose mod is the method's own, and
 a Grid that counts, and loses what it is told to lose. Each block of timed rounds has a simulation of its own, so that
@@ -14,6 +15,12 @@ plain:    FedAvg of the message API.
 local:    the same with Flower's `LocalDpMod`.
 secagg+:  Flower's `SecAggPlusWorkflow` and `secaggplus_mod` (legacy API), shares for everybody, threshold one half.
 exact, repair: `lightdp.flower.LightDP` around FedAvg with `lightdp.flower.record_mod`.
+
+masks: what `--masks` asks for under repair. With "auto" these plans have Gaussian masks: 20 rounds with half of the
+    clients lost are too few for drawn ones to be worth their noise. "drawn" takes them all the same, where ε is at most
+    100; time and bytes are then those of plans that have them by default, and accuracies are lower. The record says
+    for each number of clients which masks the timed plan has (`masks`) and how much more noise variance they need than
+    Gaussian ones (`mask_cost`).
 
 seconds: a round of 1,000,000 float32 parameters and trivial work (a constant is added). Methods take turns in blocks
     of rounds; medians, without the first round of each block, which for lightdp holds the key round.
@@ -85,24 +92,26 @@ EPSILON, DELTA, ROUNDS = 1.0, 1e-5, 20
 LOUD = 1e4  # ε where only survival is looked at: noise so small that a wrong mean shows
 RATE, TEST = 0.004, 360  # learning rate of the sum of all gradients, each clipped to norm 1; images that no client has
 CLAIMS = {"10": 1.2, "30": 1.4}  # times plain FedAvg, by number of clients, on a processor with AVX-512 and VAES
+CHOSEN = {"masks": "auto"}  # by the command line
 NOTE = "bench"  # the record that tells the client which method and work it is
 
 
 def make_plan(method: str, clients: int, task: str, parameters: int) -> lightdp.Plan:
     """The method's noise, for a fifth of colluders and up to half of the clients lost (accuracy: a fifth)."""
-    trained = task == "digits"
+    trained, loud = task == "digits", task == "survive"
     return lightdp.plan(
         clients=clients,
         colluders=clients // 5,
         stragglers=clients // 5 if trained else clients // 2,
         rounds=ROUNDS,
-        epsilon=LOUD if task == "survive" else EPSILON,
+        epsilon=LOUD if loud else EPSILON,
         delta=DELTA,
         clip=RATE * clients if trained else 2 * STEP * math.sqrt(parameters),
         unit="record" if trained else "client",
         records=1797 - TEST if trained else None,
         parameters=parameters,
         calibration=method,  # type: ignore[arg-type]
+        masks="gaussian" if loud or method != "repair" else CHOSEN["masks"],  # type: ignore[arg-type]
     )
 
 
@@ -399,7 +408,8 @@ def accuracy(watch: Watch, context: Context, method: str) -> float:
 
 def timed(clients: int, blocks: int) -> dict[str, Any]:
     """The times of one number of clients, by method."""
-    rows = seconds(clients, blocks)
+    rows, used = seconds(clients, blocks), make_plan("repair", clients, "constant", PARAMETERS)
+    rows["repair"] |= {"masks": used.masks.kind, "mask_cost": used.mask_cost}
     for method, row in rows.items():
         row |= {"x_plain": row["seconds"] / rows["plain"]["seconds"], "x_cpu": row["cpu"] / rows["plain"]["cpu"]}
         print(f"  {clients} clients, {method}: {row}", flush=True)
@@ -463,7 +473,8 @@ def show(record: dict[str, Any]) -> None:
             lost = ", ".join(str(count) for count in row["lost"])
             right = statistics.mean(row["accuracy"])
             print(f"{name:9}{times}{row['bytes_up'] / 1e6:10.2f}{row['trips']:10}{lost:>16}{right:10.1%}")
-    print("\nlost: exact and repair have a trip for keys, once, before the first round")
+    print(f"\nrepair: masks as {record.get('masks', 'gaussian')!r} asks")
+    print("lost: exact and repair have a trip for keys, once, before the first round")
     for claim, holds in record["claims"].items():
         print(f"{claim}: {'yes' if holds else 'NO'}")
 
@@ -478,7 +489,9 @@ def main() -> None:
     parser.add_argument("--times", action="store_true", help="no bytes, losses and accuracies")
     parser.add_argument("--rest", type=Path, help="bytes, losses and accuracies, beside the times of this record")
     parser.add_argument("--seeds", type=int, default=3, help="trainings behind an accuracy")
+    parser.add_argument("--masks", choices=("auto", "gaussian", "drawn"), default="auto", help="under repair")
     arguments = parser.parse_args()
+    CHOSEN["masks"] = arguments.masks
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
     record: dict[str, Any]
     if arguments.rest is None:
@@ -486,9 +499,11 @@ def main() -> None:
         found = {str(clients): timed(clients, arguments.blocks) for clients in arguments.clients}
         versions = {name: version(name) for name in ("flwr", "ray")}
         loads = {"load": round(load, 2), "load_at_end": round(os.getloadavg()[0], 2)}
-        record = {"conditions": bench.conditions() | versions | loads, "parameters": PARAMETERS, "clients": found}
+        facts: dict[str, Any] = {"parameters": PARAMETERS, "masks": arguments.masks, "clients": found}
+        record = {"conditions": bench.conditions() | versions | loads} | facts
     else:
         record = json.loads(arguments.rest.read_text())
+        CHOSEN["masks"] = record.get("masks", "gaussian")
     if not arguments.times:
         for clients, rows in record["clients"].items():
             complete(rows, int(clients), arguments.seeds)

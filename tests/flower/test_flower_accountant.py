@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 from flwr.serverapp import GaussianPrivacyEvent, PrivacyAccountant, RdpAccountant
@@ -75,3 +76,42 @@ def test_other_releases_compose_and_stay_below_flowers_own_bound() -> None:
     assert accountant.would_exceed(event, count=10)
     with pytest.raises(ArgumentError, match="count must be >= 1"):
         accountant.compose(event, count=0)
+
+
+def test_one_run_with_drawn_masks_costs_what_its_ledger_says_and_more_beside_other_releases() -> None:
+    plan = a_plan(clients=10, epsilon=5.0, calibration="repair", masks="drawn")
+    accountant, odometer = Accountant(plan), Odometer(plan)
+    accountant.follow(lambda: odometer.mu().max(), lambda: odometer.rounds, length=5)
+    assert accountant.get_epsilon(1e-12) == accountant.get_delta(3.0) == 0
+    odometer.record(range(10), [])
+    fails, mu = plan.masks.fails(5), odometer.mu().max()
+    assert accountant.get_epsilon(1e-5) == pytest.approx(odometer.max_epsilon(), rel=1e-9)
+    assert accountant.get_epsilon(9e-6) == math.inf  # of a smaller δ than the plan's nothing is said
+    assert accountant.get_delta(odometer.max_epsilon()) == pytest.approx(1e-5, rel=1e-6)
+    assert gaussian.delta(4.9, mu) + fails.fixed <= accountant.get_delta(4.9)
+    assert accountant.get_delta(60.0) <= accountant.get_delta(5.0)  # although e^60 times some failures are more
+    before = accountant.get_epsilon(1e-5)
+    accountant.compose(GaussianPrivacyEvent(noise_multiplier=1e6, sample_size=10, population_size=10))
+    after = accountant.get_epsilon(1e-5)
+    assert before < after == pytest.approx(fails.epsilon(mu, 1e-5), rel=1e-9)
+    assert after < before + 2e-3
+    assert accountant.would_exceed(GaussianPrivacyEvent(1e6, 10, 10), max_epsilon=before)
+    assert "drawn masks" in str(accountant.get_privacy_spent())
+    again = Accountant(plan)
+    again.load_state_dict(json.loads(json.dumps(accountant.state_dict())))
+    assert again.get_epsilon(1e-5) == pytest.approx(after, rel=1e-9)
+    accountant.follow(lambda: 0.0, lambda: 0)  # a second run, in which nothing was released
+    assert accountant.get_epsilon(1e-5) == pytest.approx(after, rel=1e-9)
+
+
+def test_many_values_leave_nothing_of_delta_for_a_large_epsilon() -> None:
+    plan = a_plan(clients=10, epsilon=5.0, calibration="repair", masks="drawn")
+    found = []
+    for length in (10, 10**9):
+        accountant = Accountant(plan)
+        accountant.follow(lambda: 0.1, lambda: 1, length=length)
+        accountant.compose(GaussianPrivacyEvent(noise_multiplier=0.25, sample_size=10, population_size=10))
+        found.append(accountant.get_epsilon(1e-5))
+    assert found[0] < found[1] == math.inf
+    with pytest.raises(ArgumentError, match="fails must be a list of three numbers"):
+        accountant.load_state_dict(accountant.state_dict() | {"fails": 1.0})

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
+from lightdp.masks import Grid
 from support.flower_grid import LocalGrid
 from support.flower_training import an_app, planned, trained
 
@@ -73,3 +74,18 @@ def test_an_older_upload_in_the_place_of_a_new_one_is_left_out(
     assert [set(each) for each in strategy._engine.opened.tables[0].rounds._on_time] == [everyone, others, others]
     row = result.train_metrics_clientapp[3]
     assert (row["lightdp-used"], row["lightdp-joined"], row["lightdp-late"]) == (4, 0, 0)
+
+
+@pytest.mark.parametrize(("grace", "seed"), [(0, 7), (1, 7), (1, 22), (1, 62)])
+def test_no_drawn_noise_is_left_either(tape: Tape, grace: int, seed: int) -> None:
+    """Repairs are made of the noise of a round that was bound to what it was bound to."""
+    grid = LocalGrid(an_app(), 5)
+    grid.faults = faults(seed)
+    plan = planned(grace=grace, gamma=8.0, masks="drawn", epsilon=8.0)
+    trained(grid, plan, num_rounds=ROUNDS, timeout=0.02)
+    unit, pairwise = Grid.of(plan, 40).unit, [each.fine - each.data for each in tape.made]
+    assert unit > 1
+    assert not any((each % unit).any() for each in pairwise)
+    assert any(each.any() for each in pairwise)
+    assert len(tape.used()) < 5 * len(tape.rounds)
+    assert np.array_equal(tape.total("fine"), tape.total("data"))

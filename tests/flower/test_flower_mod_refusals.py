@@ -46,21 +46,6 @@ def test_a_plain_strategy_gets_no_arrays_out_of_an_app_with_the_mod() -> None:
         ({"plan": a_plan(calibration="central").to_json()}, "calibration must be one whose clients add noise alone"),
         ({"plan": a_plan(calibration="repair", late="unseen").to_json()}, "Flower keeps replies that come too late"),
         ({"plan": a_plan(calibration="exact", late="unseen").to_json()}, "Flower keeps replies that come too late"),
-        (
-            {
-                "plan": a_plan(
-                    clients=8,
-                    colluders=1,
-                    stragglers=1,
-                    rounds=10,
-                    epsilon=8.0,
-                    calibration="repair",
-                    masks="drawn",
-                    gamma=1.0,
-                ).to_json()
-            },
-            "masks may be drawn",
-        ),
         ({"plan": a_plan(unit="record").to_json()}, "this node accepts lightdp-unit='client'"),
         ({"plan": b"bytes"}, "must have plan of type str"),
         ({"run": b"short"}, "run must be 16 bytes"),

@@ -95,20 +95,6 @@ def test_arguments_are_refused_where_they_are_given(wrong: dict[str, Any], words
         ),
         (LightDP(FedAvg(), a_plan()), a_plan(), "must not be a LightDP itself"),
         (FedAvg(), a_plan(calibration="repair", late="unseen"), "Flower keeps replies that come too late"),
-        (
-            FedAvg(),
-            a_plan(
-                clients=8,
-                colluders=1,
-                stragglers=1,
-                rounds=10,
-                epsilon=8.0,
-                calibration="repair",
-                masks="drawn",
-                gamma=1.0,
-            ),
-            "masks='drawn', which nodes refuse",
-        ),
     ],
 )
 def test_settings_that_cannot_work_are_refused(inner: Strategy, plan: Plan, why: str) -> None:

@@ -19,6 +19,7 @@ from lightdp.errors import BudgetError
 from lightdp.flower import _total
 from lightdp.flower._plans import planned
 from lightdp.flower._settings import Settings
+from lightdp.planning import NEVER, Failures
 from lightdp.protocol import Server
 from lightdp.protocol.host import Host
 from support.federated_nodes import Memory
@@ -232,7 +233,7 @@ def test_the_upload_that_is_about_to_be_made_counts_in_the_total_and_a_closing_r
     table = federation.rosters[0]
     all_of_it = gaussian.epsilon(math.sqrt(2) * plan.sensitivity / plan.scale, plan.delta) * (1 + 1e-6)
     settings: Any = SimpleNamespace(total_epsilon=all_of_it, total_delta=plan.delta)
-    vault: Any = SimpleNamespace(load=stores[0].load, record={"before": 1e-15})
+    vault: Any = SimpleNamespace(load=stores[0].load, record={"before": 1e-15, "length": 4})
     for _ in range(2):
         for member in members:
             member.join(table.server.roster())
@@ -298,3 +299,75 @@ def test_a_state_that_was_moved_to_another_machine_counts_what_was_sent(
 
 def ledger(folder: Path) -> float:
     return float(record_of(folder / "s.json")["before"])
+
+
+DRAWN: Any = {"clients": 3, "colluders": 0, "calibration": "repair", "masks": "drawn", "rounds": 4}
+
+
+def test_what_drawn_masks_may_fail_by_is_kept_of_runs_in_which_something_was_sent(tmp_path: Path) -> None:
+    plan = a_plan(**DRAWN)
+    one = plan.masks.fails(4)
+    assert one.fixed == pytest.approx(4.5e-4 * 1e-5, rel=1e-9)
+    talk = limited(Talk(plan=plan), tmp_path, 100.0, 1e-5)
+    expected = [NEVER, NEVER, one, one + one]
+    for number, rounds in enumerate((0, 1, 2, 1)):
+        assert a_run(talk, b"run number %05d" % number, rounds)
+        assert record_of(tmp_path / "s.json")["failed"] == pytest.approx(list(vars(expected[number]).values()))
+    talk.plan = a_plan(calibration="exact")  # has other masks, and counts the earlier ones
+    assert a_run(talk, b"another run.....", 1)
+    assert record_of(tmp_path / "s.json")["failed"] == pytest.approx(list(vars(one + one + one).values()))
+
+
+def test_records_of_versions_before_drawn_masks_have_none_that_fail(tmp_path: Path) -> None:
+    talk, path = limited(Talk(), tmp_path, 100.0, 1e-5), tmp_path / "s.json"
+    assert a_run(talk, b"run number one..", 1)
+    record = record_of(path)
+    del record["failed"], record["node"]
+    path.write_text(json.dumps(record))
+    talk.grid.restart(0)
+    assert a_run(talk, b"run number two..", 1)
+    assert record_of(path)["failed"] == [0, 0, 0]
+    path.write_text(json.dumps(record_of(path) | {"failed": [1e-9]}))
+    talk.grid.restart(0)
+    assert refused(talk.key(0, run=b"run number three"), "failed must be a list of three numbers")
+
+
+def test_what_drawn_masks_may_fail_by_is_taken_from_the_total_delta(tmp_path: Path) -> None:
+    plan = a_plan(**DRAWN)
+    own = Settings(name="a", total_epsilon=12.0, total_delta=1e-5, state=tmp_path)
+    fails = plan.masks.fails(10**6)
+    with mpmath.workdps(40):
+        mu = mpmath.sqrt(mpmath.mpf(1) + _total.at_worst(plan))
+        exact, high = mpmath.mpf(2), mpmath.mpf(30)
+        for _ in range(60):  # bisection
+            middle = (exact + high) / 2
+            exact, high = (exact, middle) if delta_of(middle, mu) <= 1e-5 - 2 * fails.fixed else (middle, high)
+    for more, ok in ((1e-2, True), (-1e-4, False)):
+        limits = replace(own, total_epsilon=float(exact) + more)
+        if ok:
+            _total.check(limits, plan, 1.0, fails=(fails, fails))
+        else:
+            with pytest.raises(BudgetError, match="all runs of this node could cost epsilon="):
+                _total.check(limits, plan, 1.0, fails=(fails, fails))
+    often = Failures(fixed=6e-6)
+    with pytest.raises(BudgetError, match=r"could cost epsilon=inf at .*, as drawn masks could fail too often"):
+        _total.check(replace(own, total_epsilon=1e3), plan, 1.0, fails=(often, fails))
+    _total.check(replace(own, total_epsilon=1e3, total_delta=3e-5), plan, 1.0, fails=(often, fails))
+
+
+def test_failures_that_grow_with_epsilon_bound_a_large_total() -> None:
+    """By hand, in mpmath: what is found is a bound, and near the least ε that is one."""
+    fails = Failures(fixed=1e-8, tails=1e-14)
+    for mu in (0.5, 1.5, 2.5):
+        found = fails.epsilon(mu, 1e-5)
+        with mpmath.workdps(40):
+            here = [
+                delta_of(epsilon, mu) + 1e-8 + (1 + mpmath.exp(epsilon)) * 1e-14 for epsilon in (found, 0.98 * found)
+            ]
+        assert here[0] <= 1e-5 < here[1]
+        assert fails.delta(found, mu) <= 1e-5 * (1 + 1e-9)
+    assert fails.epsilon(6.0, 1e-5) == math.inf  # at ε = 40, e^ε times 1e-14 are more than 1
+    assert fails.delta(50.0, 6.0) == 1.0
+    shifted = Failures(shift=1e-3)
+    assert shifted.epsilon(1.0, 1e-5) > gaussian.epsilon(1.0, 1e-5) + 1e-3
+    assert shifted.delta(0.0, 1.0) >= gaussian.delta(0.0, 1.0) + 1e-3

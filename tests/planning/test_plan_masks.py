@@ -15,7 +15,7 @@ import lightdp
 from lightdp import drawn, gaussian
 from lightdp.accountant import Odometer
 from lightdp.errors import ArgumentError, BudgetError, InfeasibleError
-from lightdp.planning import Masks, Plan, Request, compare, solve
+from lightdp.planning import NEVER, Masks, Plan, Request, compare, solve
 from lightdp.planning._wire import drawn_reach
 from lightdp.repair import RETRIES, worst_cost
 from support import oracles
@@ -374,3 +374,29 @@ def test_masks_are_a_part_of_the_noise() -> None:
     assert p.noise.masks is p.masks
     assert p.scale == pytest.approx(p.sigma_individual / math.sqrt(1.0001), rel=1e-12)
     assert solve(Request(**README)).masks == p.masks
+
+
+def test_what_may_fail_covers_the_lattice_at_any_epsilon() -> None:
+    """Of 100 rosters: in each, δ(ε − 2η) may exceed δ by 2e-6 of it, which bounds η wherever ε/μ − μ/2 >= 2."""
+    shift, most = planned(masks="drawn").masks.fails(10).shift / 100, 0.0
+    with mpmath.workdps(40):
+        for delta in ("1e-2", "1e-3", "1e-5", "1e-12"):
+            for epsilon in (0.1, 1, 10, 50, 100):
+                mu = mpmath.mpf(gaussian.mu(epsilon, float(delta)))
+                if epsilon / mu - mu / 2 >= 2:
+                    allowed = mpmath.mpf(delta) * (1 + mpmath.mpf("2e-6"))
+                    most = max(most, float(mpmath.findroot(
+                        lambda x, e=epsilon, m=mu, a=allowed: oracles.delta(e - x, m) - a, 1e-7
+                    )))  # fmt: skip
+    assert 0.5 * shift < most <= shift
+
+
+def test_what_may_fail_grows_with_values_and_masks() -> None:
+    p = planned(masks="drawn")
+    one, many = p.masks.fails(1), p.masks.fails(10**7)
+    tail = math.fsum(part.weight * part.beyond for part in drawn.PARTS)
+    assert many.tails == pytest.approx(8 * p.masks.each * 1e7 * tail, rel=1e-6)
+    assert one.tails < many.tails
+    assert one.fixed == many.fixed == pytest.approx(4.5e-4 * 1e-5, rel=1e-9)
+    assert planned(masks="gaussian").masks.fails(10**7) == NEVER
+    assert (one + many).shift == 2 * one.shift

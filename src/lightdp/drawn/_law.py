@@ -133,6 +133,21 @@ def unit(sigma: float, gamma: float) -> int:
     return found
 
 
+def beyond(values: float, rosters: int = 1) -> float:
+    """τ: a bound on the probability that one of so many masks is beyond the reach of its Gaussian (B2).
+
+    It covers that more masks of one width are drawn than `fits` reckons with, too.
+
+    Args:
+        values: masks in all rosters.
+        rosters: how many there are.
+
+    >>> 0 < beyond(1e12) < 1e-12
+    True
+    """
+    return values * math.fsum(part.weight * part.beyond for part in PARTS) + rosters * 1e-26
+
+
 def fits(gamma: float, epsilon: float, delta: float, values: float, *, repeated: float) -> bool:
     """Whether masks beyond all reaches, and the lattice, stay within their share of δ (B2).
 
@@ -146,8 +161,7 @@ def fits(gamma: float, epsilon: float, delta: float, values: float, *, repeated:
     if not 0 < gamma <= GAMMA_MAX or epsilon > 100:
         return False
     values, repeated = 2 * values, 2 * repeated  # rounds count that the client itself was not asked in
-    tails = values * math.fsum(part.weight * part.beyond for part in PARTS) + 1e-26  # more masks of a part than below
-    if (1 + math.exp(epsilon)) * tails > _BEYOND * delta:
+    if (1 + math.exp(epsilon)) * beyond(values) > _BEYOND * delta:
         return False
     seen = 200 * max(part.ripple(gamma, MORE_LOOKS) for part in PARTS)
     for count, looks in ((values, LOOKS), (repeated, MORE_LOOKS)):

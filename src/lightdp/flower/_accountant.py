@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import astuple
 
 from flwr.serverapp import GaussianPrivacyEvent, NeighboringRelation, PrivacyConfig, PrivacySpent, SamplingMethod
 
 from lightdp import gaussian
 from lightdp._validate import integer, non_negative, number
 from lightdp.errors import ArgumentError
-from lightdp.planning import Plan
+from lightdp.planning import NEVER, Failures, Plan
 
 _ROUND_UP = 1 + 1e-12  # more than a sum of squares and its root are rounded by
+_LENGTH = 2**32  # values of an upload, where nobody says how many
 
 
 class Accountant:
@@ -23,7 +25,9 @@ class Accountant:
         strategy.accountant.would_exceed(event)                 # another release on the same data
 
     Formal guarantee: all releases are Gaussian, so their μ² add up exactly (E5): those of the rounds that it follows,
-    of earlier runs, and of other releases passed to `compose`. ε and δ are rounded up.
+    of earlier runs, and of other releases passed to `compose`. ε and δ are rounded up. Drawn masks are Gaussian but for
+    small probabilities (B2): for one run, at the plan's δ and above, its μ covers them; in all other cases they count
+    beside δ. Of a δ below the plan's nothing is said then: ε is infinite once something was released.
 
     >>> import lightdp
     >>> plan = lightdp.plan(clients=50, colluders=5, stragglers=5, rounds=20, epsilon=8, delta=1e-5, unit="client")
@@ -56,14 +60,17 @@ class Accountant:
         )
         self._followed: tuple[Callable[[], float], Callable[[], int]] = (lambda: 0.0), (lambda: 0)  # of no round yet
         self._squares, self._releases = 0.0, 0  # μ² and number of everything but the rounds that are followed
+        self._earlier, self._fails = NEVER, NEVER  # of runs before, and of the one that is followed
 
-    def follow(self, mu: Callable[[], float], rounds: Callable[[], int]) -> None:
+    def follow(self, mu: Callable[[], float], rounds: Callable[[], int], length: int = _LENGTH) -> None:
         """Count the rounds of another run from now on; those followed before are kept.
 
         Args:
             mu: returns the largest μ of a client in the run so far.
             rounds: returns how many of its rounds were released so far.
+            length: values of an upload, at most.
         """
+        self._earlier, self._fails = self._failures(), self._plan.masks.fails(length)
         self._squares, self._releases, self._followed = self._mu() ** 2, self.num_releases, (mu, rounds)
 
     @property
@@ -82,27 +89,34 @@ class Accountant:
         self._releases += count
 
     def get_epsilon(self, delta: float) -> float:
-        """The ε that was spent, at this δ."""
-        return gaussian.epsilon(self._mu(), delta)
+        """The ε that was spent, at this δ; infinite if masks are drawn and it is less than the plan's (B2)."""
+        return self._epsilon(self._mu(), delta)
 
     def get_delta(self, epsilon: float) -> float:
         """The δ that was spent, at this ε."""
-        return gaussian.delta(epsilon, self._mu())
+        mu, fails = self._mu(), self._failures()
+        found = gaussian.delta(epsilon, mu)
+        if fails == NEVER or (self._squares == 0 and epsilon <= self._plan.budget and found >= self._plan.delta):
+            return found
+        return min(fails.delta(each, mu) for each in {epsilon, min(epsilon, self._plan.budget)})  # e^ε times some fail
 
     def get_privacy_spent(self, delta: float | None = None) -> PrivacySpent:
         """What was spent, at this δ or the plan's."""
         chosen = self._plan.delta if delta is None else delta
-        return PrivacySpent(self.get_epsilon(chosen), chosen, self.num_releases, "lightdp: exact Gaussian composition")
+        how = "exact Gaussian composition" + (", drawn masks (B2)" if self._plan.masks.kind == "drawn" else "")
+        return PrivacySpent(self.get_epsilon(chosen), chosen, self.num_releases, f"lightdp: {how}")
 
     def would_exceed(self, event: GaussianPrivacyEvent, max_epsilon: float | None = None, count: int = 1) -> bool:
         """Whether composing `event` would exceed `max_epsilon`, by default the plan's budget, at the plan's δ."""
         limit = self._plan.budget if max_epsilon is None else number("max_epsilon", max_epsilon)
         after = math.sqrt(self._mu() ** 2 + _squares(event, count))
-        return gaussian.epsilon(after, self._plan.delta) > limit
+        return self._epsilon(after, self._plan.delta) > limit
 
     def state_dict(self) -> dict[str, object]:
         """What was spent, as JSON values."""
-        return {"squares": self._mu() ** 2, "releases": self.num_releases, "plan": self._plan.digest().hex()}
+        facts = {"squares": self._mu() ** 2, "releases": self.num_releases, "plan": self._plan.digest().hex()}
+        fails = self._failures()
+        return facts | ({} if fails == NEVER else {"fails": list(astuple(fails))})
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Go on from what `state_dict` returned under the same plan."""
@@ -110,10 +124,32 @@ class Accountant:
             raise ArgumentError("state must be of an accountant of the same plan")
         self._squares = non_negative("squares", state.get("squares"))
         self._releases = integer("releases", state.get("releases"), 0)
+        self._earlier, self._fails = failures("fails", state.get("fails", [])), NEVER
         self._followed = (lambda: 0.0), (lambda: 0)
+
+    def _failures(self) -> Failures:
+        """By how much the μ of everything may fall short."""
+        return self._earlier + (self._fails if self._followed[1]() > 0 else NEVER)
+
+    def _epsilon(self, mu: float, delta: float) -> float:
+        """ε at δ of what was released, with what may be composed beside."""
+        found, fails = gaussian.epsilon(mu, delta), self._failures()
+        if fails == NEVER:
+            return found
+        if self._plan.masks.left(delta) == 0:
+            return math.inf
+        alone = self._squares == 0 and mu <= self._mu()  # one run, whose ledger covers what may fail
+        return found if alone and found <= self._plan.budget else fails.epsilon(mu, delta)
 
     def _mu(self) -> float:
         return math.hypot(self._followed[0]() * _ROUND_UP, math.sqrt(self._squares))
+
+
+def failures(name: str, found: object) -> Failures:
+    """Failures that were written as a list of three numbers; none as an empty one, as versions before (B2) did."""
+    if not isinstance(found, list) or len(found) not in {0, 3}:
+        raise ArgumentError(f"{name} must be a list of three numbers, got {found!r}")
+    return Failures(*(non_negative(name, each) for each in found))
 
 
 def _squares(event: GaussianPrivacyEvent, count: int) -> float:

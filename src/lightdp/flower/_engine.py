@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import Strategy
 from lightdp._validate import counted, rounded_up
 from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.federation import Federation, Table
-from lightdp.flower import _arrays
+from lightdp.flower import _arrays, _bound
 from lightdp.flower._accountant import Accountant
 from lightdp.flower._grid import Narrow, all_of_them
 from lightdp.flower._metrics import Inner
@@ -80,12 +80,18 @@ class Engine:
         addressed = sorted(message.metadata.dst_node_id for message in messages)
         if addressed != nodes:
             raise ArgumentError(f"strategy must train every client of the roster, once; got {addressed}")
+        trained = {message.metadata.dst_node_id: self._named(message.content, arrays) for message in messages}
+        if table.server.plan.masks.kind == "drawn" and not _bound.alike(messages, list(trained.values())):
+            raise ArgumentError(
+                "strategy must send all nodes the same arrays and configuration under drawn masks, which cancel only "
+                "among nodes that were given the same (B2): take lightdp.plan(masks='gaussian', ...)"
+            )
         self._sure(arrays, table)
         orders = self.opened.orders(table, self.wait)
         messages = [message for message in messages if message.metadata.dst_node_id in orders]
         for message in messages:
             order = orders[message.metadata.dst_node_id]
-            if (names := self._named(message.content, arrays)) is not None:
+            if (names := trained[message.metadata.dst_node_id]) is not None:
                 order["trained"] = names
             message.content = RecordDict({**message.content, KEY: order})
         self._table, self._sent, self._arrays, self._last = table, messages, arrays, server_round
@@ -222,7 +228,8 @@ class Engine:
         run.members.gather(self.wait, wanted=wanted, least=least)
         LOG.info("lightdp: key round done, %s enrolled", counted(len(federation.names), "client"))
         if self._accountant is not None:
-            self._accountant.follow(lambda: max(federation.mu().values(), default=0.0), lambda: run.released)
+            most = federation.length
+            self._accountant.follow(lambda: max(federation.mu().values(), default=0.0), lambda: run.released, most)
         self._run = run
 
     def _closed(self, table: Table, arrays: ArrayRecord, timeout: float) -> ArrayRecord:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import astuple, replace
 from functools import partial
 from types import FunctionType
 from typing import Any, TypeVar
@@ -17,7 +16,7 @@ from lightdp import gaussian
 from lightdp._validate import integer, octets, rounded_up
 from lightdp.errors import BudgetError, LightDPError, ProtocolError, remedy_of, to_text
 from lightdp.federation import Member, MemberRound
-from lightdp.flower import _answered, _arrays, _total, _update
+from lightdp.flower import _answered, _arrays, _bound, _total, _update
 from lightdp.flower._plans import planned, requested
 from lightdp.flower._settings import KEY, LOG, Settings, without_paths
 from lightdp.flower._vault import Vault, opened
@@ -53,9 +52,17 @@ def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Mes
       restarts. The state is durable in `lightdp-state` before the app is called. Only a simulation goes without it.
       A copy of it in another file, or under another `lightdp-name`, answers no round of the run.
     - All rounds of a run train arrays of the same names and shapes, those of the first round that the node answered.
+    - Under drawn masks, noise cancels only among nodes to which the server sent the same message, as far as the app can
+      see it (`_bound.digest`). Everything else that may come from the server is taken away from the app: it gets a
+      context with an empty state, which is thrown away after the round, the node id under which the node has enrolled,
+      and a message without ids and with times of this node. So the server cannot first look at uploads of peers and
+      then choose what steers this one (B2). Under masks="gaussian" there is no such need, and the app keeps its state.
 
     What the app prints, writes or sends by itself, how long it takes, and its replies to other messages are not
-    protected: run only app code that was reviewed.
+    protected: run only app code that was reviewed. Under drawn masks its update must follow from what it is given, the
+    node's data and random numbers of its own. No mod can take away what earlier messages have left in files, in global
+    variables or in what a lifespan function holds, nor what the app loads from elsewhere, nor the time at which a
+    message comes.
 
     Args:
         message: from the server.
@@ -93,7 +100,7 @@ def _reply(message: Message, context: Context, call_next: ClientAppCallable, *, 
         return call_next(message, context)
     try:
         _refuse_mods(call_next)
-        content = _answer(message, context, lambda asked: call_next(asked, context), records=records)
+        content = _answer(message, context, call_next, records=records)
         return Message(content, reply_to=message)
     except LightDPError as error:
         LOG.warning("lightdp: nothing left this node: %s. What to do: %s", error, remedy_of(to_text(error)))
@@ -105,7 +112,7 @@ def _reply(message: Message, context: Context, call_next: ClientAppCallable, *, 
         return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, _FAILED), reply_to=message)
 
 
-def _answer(message: Message, context: Context, app: Callable[[Message], Message], *, records: bool) -> RecordDict:
+def _answer(message: Message, context: Context, app: ClientAppCallable, *, records: bool) -> RecordDict:
     settings = Settings.of(context)
     order = message.content.get(KEY)
     if not isinstance(order, ConfigRecord):
@@ -113,7 +120,7 @@ def _answer(message: Message, context: Context, app: Callable[[Message], Message
     with opened(context, settings.state, settings.anchor) as vault:
         if "plan" in order:
             return _enrol(order, settings, vault, records=records)
-        return _train(message, order, app, settings, vault, records=records)
+        return _train(message, context, order, app, settings=settings, vault=vault, records=records)
 
 
 def _enrol(order: ConfigRecord, settings: Settings, vault: Vault, *, records: bool) -> RecordDict:
@@ -123,14 +130,15 @@ def _enrol(order: ConfigRecord, settings: Settings, vault: Vault, *, records: bo
     length = integer("length", order.get("length"), 1)
     _check(settings, requested(text), records=records)  # before it is computed, which may take long
     plan = planned(text)
-    kinds, before = _total.kinds(settings, vault, plan), _total.before(vault, run.hex())
-    _total.check(settings, plan, before)
+    kinds, (before, failed) = _total.kinds(settings, vault, plan), _total.before(vault, run.hex())
+    _total.check(settings, plan, before, fails=(failed, plan.masks.fails(length)))
     if vault.record.get("run") == run.hex():
         if (vault.record["plan"], vault.record["length"]) != (text, length):
             raise ProtocolError("the plan must not change in a run")
         member = _restored(plan, settings, vault, records=records)
     else:
-        vault.begin({"run": run.hex(), "plan": text, "length": length, "before": before, "kinds": kinds})
+        facts = {"run": run.hex(), "plan": text, "length": length, "before": before, "kinds": kinds}
+        vault.begin(facts | {"failed": list(astuple(failed))})
         _warn(settings)
         asked: dict[str, Any] = {"length": length, "run": run, "name": settings.name, "identity": settings.identity}
         own = _own(settings, vault, records=records)
@@ -142,11 +150,12 @@ def _enrol(order: ConfigRecord, settings: Settings, vault: Vault, *, records: bo
 
 def _train(
     message: Message,
+    context: Context,
     order: ConfigRecord,
-    app: Callable[[Message], Message],
+    app: ClientAppCallable,
+    *,
     settings: Settings,
     vault: Vault,
-    *,
     records: bool,
 ) -> RecordDict:
     """One round of a roster: begin it, train, and answer with the masked update."""
@@ -172,8 +181,14 @@ def _train(
     if not begun.closing:
         vault.bind(_arrays.layout(message.content, names))
     _arrays.reuse_memory(member.length)
+    seen, own = message, context
+    if begun.binds:
+        begun.bind(_bound.digest(message, context, names))
+        seen, own = _bound.plain(message, context, node=vault.node)
     begun.claim()  # before training: an app that fails, or ends its process, must not be asked again
-    update, metrics = (None, {}) if begun.closing else _update.made(message, app, plan, names)
+    update, metrics = (None, {}) if begun.closing else _update.made(seen, lambda asked: app(asked, own), plan, names)
+    if begun.binds and len(own.state) > 0:
+        _bound.warn_of_state(own.run_id, own.node_id)
     packed = begun.upload(update)
     line = "lightdp: an upload leaves; with it at most ε = %s of %g at δ = %g is spent (%sμ = %s), for one %s"
     spent, words = member.epsilon(), "" if plan.gdp else "at this δ as with "

@@ -34,11 +34,6 @@ def requested(text: str) -> Request:
             "the plan's graph is random, which protects from a server that tells all clients one history, and a node "
             "cannot know that"
         )
-    if asked.masks != "gaussian":
-        raise ProtocolError(
-            "the plan's masks may be drawn, which protect from a server that sends a round to all clients before it "
-            "reads uploads of it (B2), and a node cannot know that"
-        )
     return asked
 
 
@@ -68,11 +63,6 @@ def refuse(strategy: Strategy, plan: Plan, *, linear: bool) -> None:
         raise ArgumentError(
             "plan must not repair on a random graph, which nodes refuse: it protects from a server that tells all "
             "clients one history (S1); use calibration='exact'"
-        )
-    if plan.masks.kind != "gaussian":
-        raise ArgumentError(
-            "plan must have masks='gaussian', got masks='drawn', which nodes refuse: they cannot know whether a round "
-            "is sent to all of them before uploads of it are read (B2)"
         )
     check_sampling(strategy, plan)
     if type(strategy).start is not Strategy.start:

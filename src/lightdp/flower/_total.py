@@ -2,7 +2,8 @@
 
 Each run is a Gaussian mechanism for the node's data, chosen in view of the earlier ones, so the μ² add up. Batches
 that are sampled have no μ of their own; they count without amplification, which is an upper bound: sampling only
-hides more. For runs of different adjacencies the sum bounds the loss under "add-remove".
+hides more. For runs of different adjacencies the sum bounds the loss under "add-remove". Drawn masks are Gaussian but
+for small probabilities, which the total δ must cover beside (B2).
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from collections.abc import Mapping
 from lightdp import gaussian
 from lightdp.errors import ArgumentError, BudgetError, LightDPError, ProtocolError
 from lightdp.federation import Member, MemberState
+from lightdp.flower._accountant import failures
 from lightdp.flower._plans import planned
 from lightdp.flower._settings import Settings
 from lightdp.flower._vault import Vault
-from lightdp.planning import Plan
+from lightdp.planning import NEVER, Failures, Plan
 from lightdp.protocol import Client, ClientState
 from lightdp.protocol.vector import agreement
 
@@ -49,10 +51,18 @@ def check_round(settings: Settings, vault: Vault, plan: Plan, roster: int, *, cl
     if plan.sampling_rate < 1 and settings.total_epsilon is not None:
         state = MemberState.from_bytes(vault.load())
         sent = _unamplified(state) + (0.0 if closing else _upload(_planned_for(state.rosters[roster])))
-    check(settings, plan, vault.record["before"], sent)
+    fails = _failed(vault), plan.masks.fails(vault.record["length"])
+    check(settings, plan, vault.record["before"], sent, fails=fails)
 
 
-def check(settings: Settings, plan: Plan, earlier: float, sent: float = 0.0) -> None:
+def check(
+    settings: Settings,
+    plan: Plan,
+    earlier: float,
+    sent: float = 0.0,
+    *,
+    fails: tuple[Failures, Failures] = (NEVER, NEVER),
+) -> None:
     """Refuse a run that could exceed the total of this node, at its key round and at each round.
 
     Of two valid bounds the smaller one counts: all μ² in one sum, or the plan's own (ε, δ) beside the earlier runs'.
@@ -63,6 +73,7 @@ def check(settings: Settings, plan: Plan, earlier: float, sent: float = 0.0) -> 
         plan: of the run.
         earlier: the μ² of all other runs.
         sent: that of uploads of the run that are made or about to be, without amplification.
+        fails: by how much the μ of all other runs, and that of this one, may fall short (B2).
 
     Raises:
         BudgetError: the total could be exceeded; nothing was spent.
@@ -71,25 +82,36 @@ def check(settings: Settings, plan: Plan, earlier: float, sent: float = 0.0) -> 
     if limit is None or delta is None or (earlier == 0 and plan.budget <= limit and plan.delta <= delta):
         return
     mu = math.sqrt(earlier + at_worst(plan, sent))
-    if gaussian.delta(limit, mu) <= delta:  # takes less time than ε
+    before_it, whole = fails[0], fails[0] + fails[1]
+    if whole.delta(limit, mu) <= delta:  # takes less time than ε
         return
-    epsilon = gaussian.epsilon(mu, delta)
-    if plan.delta < delta:
-        epsilon = min(epsilon, gaussian.epsilon(math.sqrt(earlier), delta - plan.delta) + plan.budget)
+    epsilon = whole.epsilon(mu, delta)
+    if plan.delta < delta:  # at which the plan's own ε holds, whatever fails
+        epsilon = min(epsilon, before_it.epsilon(math.sqrt(earlier), delta - plan.delta) + plan.budget)
     if epsilon > limit:
+        why = "" if epsilon < math.inf else ", as drawn masks could fail too often: masks='gaussian' never do"
         raise BudgetError(
             f"with this plan all runs of this node could cost epsilon={epsilon:.6g} at lightdp-total-delta={delta:g}, "
-            f"above lightdp-total-epsilon={limit:g}"
+            f"above lightdp-total-epsilon={limit:g}{why}"
         )
 
 
-def before(vault: Vault, run: str) -> float:
-    """The μ² of everything that this node has sent in other runs than `run`, each at its worst."""
+def before(vault: Vault, run: str) -> tuple[float, Failures]:
+    """The μ² of everything that this node has sent in other runs than `run`, each at its worst, and how it may fail."""
     record = vault.record
     if not record:
-        return 0.0
-    earlier = float(record["before"])
-    return earlier if record["run"] == run else earlier + _sent(_earlier(record["plan"]), vault)
+        return 0.0, NEVER
+    earlier, fails = float(record["before"]), _failed(vault)
+    if record["run"] == run:
+        return earlier, fails
+    plan = _earlier(record["plan"])
+    sent = _sent(plan, vault)
+    return earlier + sent, fails + (plan.masks.fails(record["length"]) if sent > 0 else NEVER)
+
+
+def _failed(vault: Vault) -> Failures:
+    """By how much the μ of earlier runs may fall short; records before drawn masks say nothing of it."""
+    return failures("failed", vault.record.get("failed", []))
 
 
 def _earlier(text: str) -> Plan:

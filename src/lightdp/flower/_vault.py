@@ -48,7 +48,8 @@ class Vault:
         record: empty if there is no state, otherwise "serial", "client" (the lines of the state of a `Member`, or of
             a `Client` in files of earlier versions), "run", "plan" (its arguments), "length", "before" (μ² of earlier
             runs) and "kinds" (unit and adjacency of all of them and of this one); and, where they are known, "path"
-            (of the file in which the run began) and "layout" (of the arrays that are trained in it).
+            (of the file in which the run began), "layout" (of the arrays that are trained in it), "node" (the node's id
+            when it enrolled) and "failed" (by how much drawn masks of earlier runs may fail).
 
     Raises:
         ProtocolError: the state file is gone, but not what keeps its number, or is older than that says.
@@ -144,7 +145,12 @@ class Vault:
 
     def begin(self, facts: dict[str, Any]) -> None:
         """Begin a run with this in the record, at the place where the state lies now; `save` makes it durable."""
-        self.record |= facts | {"path": self._path, "layout": None}
+        self.record |= facts | {"path": self._path, "layout": None, "node": self._node[1]}
+
+    @property
+    def node(self) -> int:
+        """The id that the node had when it enrolled in the run, which its server could not yet choose by uploads."""
+        return int(self.record.get("node", self._node[1]))
 
     def bind(self, layout: str) -> None:
         """Keep what the run trains, or refuse another than before; the next `save` makes it durable.
