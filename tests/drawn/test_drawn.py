@@ -196,6 +196,10 @@ def test_alpha_holds_against_an_adversary_who_sees_masks_of_peers_first_and_with
     assert np.mean(total > counted / 3) > 0.5
 
 
+Round = tuple[tuple[bool, ...], int, bool]
+"""Who was asked, how many of their masks are lost, whether the client has answered."""
+
+
 def best(uploads: tuple[int, ...], mine: int, rate: float, lost: float, costs: list[float]) -> float:
     """The largest E exp(rate x what rounds cost) that an adversary reaches, by trying all that it can do.
 
@@ -204,11 +208,9 @@ def best(uploads: tuple[int, ...], mine: int, rate: float, lost: float, costs: l
     """
 
     @cache
-    def value(left: tuple[int, ...], own: int, rounds: tuple[tuple[tuple[bool, ...], int, bool], ...]) -> float:
-        """`rounds`: who was asked, how many of their masks are lost, whether the client has answered."""
+    def value(left: tuple[int, ...], own: int, rounds: tuple[Round, ...]) -> float:
         found, fresh = 1.0, ((False,) * len(left), 0, False)
-        for at in range(len(rounds) + 1):
-            asked, gone, done = (*rounds, fresh)[at]
+        for at, (asked, gone, done) in enumerate([*rounds, fresh]):
             others = rounds[:at] + rounds[at + 1 :]
             for peer, few in enumerate(left):
                 if few == 0 or asked[peer] or done:
