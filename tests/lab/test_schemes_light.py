@@ -1,16 +1,22 @@
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import hashlib
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from lightdp.noise_graph import Graph
 from lightdp_lab.schemes import Faults, Links, Player, Task
-from lightdp_lab.schemes.light import Exact, ExactSparse
+from lightdp_lab.schemes._net import Net
+from lightdp_lab.schemes.light import Exact, ExactSparse, Repair
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from lightdp.planning import Plan
 
 TASK = Task(clients=24, colluders=3, stragglers=4, dimension=20_000, epsilon=8.0, rounds=10)
@@ -83,3 +89,31 @@ def test_measured_noise_of_sparse_is_that_of_its_wires_and_of_no_other_degree(ab
     for degree in (6, 23):
         wrong = expected(plan, Graph(24, degree), absent)
         assert played.error.var() != pytest.approx(wrong, rel=spread), degree
+
+
+@pytest.mark.parametrize(("masks", "hashed"), [("drawn", 24 - 3), ("gaussian", 0)])
+def test_each_client_hashes_a_model_within_its_work_where_masks_are_drawn(
+    masks: Any, hashed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = dataclasses.replace(TASK, masks=masks, dimension=3000)
+    player, sizes = Player(Repair, task, Links()), []
+    working: list[bool] = [False]
+    real_client, real_hash = Net.client, hashlib.sha256
+
+    @contextlib.contextmanager
+    def client(net: Net, i: int) -> Iterator[None]:
+        working[0] = True
+        with real_client(net, i):
+            yield
+        working[0] = False
+
+    def sha256(data: Any = b"") -> Any:
+        if isinstance(data, memoryview) and working[0]:
+            sizes.append(data.nbytes)
+        return real_hash(data)
+
+    monkeypatch.setattr(Net, "client", client)
+    monkeypatch.setattr(hashlib, "sha256", sha256)
+    played = player.round(Faults(down=frozenset({3, 5, 6})))
+    assert played.failure is None
+    assert sizes == [4 * 3000] * hashed
