@@ -123,8 +123,12 @@ def _unit(plan: Plan, length: int, sigma: float) -> int:
     """Fine steps that a drawn value counts for, where σ_U has `sigma` of them; 0 for a plan with Gaussian masks."""
     if plan.masks.kind != "drawn":
         return 0
-    repeated = length * (plan.honest - 1) * (1 + plan.grace)
-    if not drawn.fits(plan.gamma, plan.budget, plan.delta, length * plan.masks.each, repeated=repeated):
+    whole = plan.turns * (plan.sigma_individual / plan.sigma_effective) ** 2
+    seen = {
+        "repeated": length * (plan.honest - 1) * (1 + plan.grace),
+        "begun": plan.masks.cost * plan.masks.covered / whole,
+    }
+    if not drawn.fits(plan.gamma, plan.budget, plan.delta, length * plan.masks.each, **seen):
         raise InfeasibleError(
             f"masks='drawn' are not within delta={plan.delta:g} for {length} values and {plan.masks.each} masks of "
             f"each at epsilon={plan.budget:g}: take masks='gaussian'"

@@ -131,14 +131,14 @@ def test_where_nobody_asked_for_a_gamma_drawn_masks_may_have_a_smaller_one() -> 
     """The best γ of this plan is above what they can have; automatically they are taken within 2 % alone."""
     asked: dict[str, Any] = {"colluders": 5, "stragglers": 5}
     usual, found, auto = (planned(masks=masks, **asked) for masks in ("gaussian", "drawn", "auto"))
-    assert usual.gamma > drawn.GAMMA_MAX > found.gamma > 0.7 * usual.gamma
+    assert usual.gamma > drawn.GAMMA_MAX > found.gamma > 0.6 * usual.gamma
     assert found.masks.kind == "drawn"
-    assert 1.02 < found.noise_in_mean() / usual.noise_in_mean() < 1.05
+    assert 1.02 < found.noise_in_mean() / usual.noise_in_mean() < 1.06
     assert auto.digest() == usual.digest()
     assert Plan.from_json(found.to_json()).digest() == found.digest()
     few = planned(masks="drawn", parameters=1000, **asked)
     assert found.gamma < few.gamma
-    near, best = (planned(clients=100, epsilon=1, masks=masks) for masks in ("auto", "gaussian"))
+    near, best = (planned(clients=100, masks=masks) for masks in ("auto", "gaussian"))
     assert near.masks.kind == "drawn"
     assert near.gamma < best.gamma
     assert near.noise_in_mean() <= 1.02 * best.noise_in_mean()

@@ -148,8 +148,8 @@ def beyond(values: float, rosters: int = 1) -> float:
     return values * math.fsum(part.weight * part.beyond for part in PARTS) + rosters * 1e-26
 
 
-def fits(gamma: float, epsilon: float, delta: float, values: float, *, repeated: float) -> bool:
-    """Whether masks beyond all reaches, and the lattice, stay within their share of δ (B2).
+def fits(gamma: float, epsilon: float, delta: float, values: float, *, repeated: float, begun: float = 1.0) -> bool:
+    """Whether masks beyond all reaches, and the lattice, stay within their share of δ (B2), at any time.
 
     Args:
         gamma: γ.
@@ -157,6 +157,7 @@ def fits(gamma: float, epsilon: float, delta: float, values: float, *, repeated:
         delta: its δ.
         values: masks of a client in the whole training: parameters times rounds times honest peers.
         repeated: those of them that both clients may repair: parameters times honest peers, twice that with grace.
+        begun: the share of μ² that a client has spent as soon as it has spent anything.
     """
     if not 0 < gamma <= GAMMA_MAX or epsilon > 100:
         return False
@@ -166,7 +167,9 @@ def fits(gamma: float, epsilon: float, delta: float, values: float, *, repeated:
     seen = 200 * max(part.ripple(gamma, MORE_LOOKS) for part in PARTS)
     for count, looks in ((values, LOOKS), (repeated, MORE_LOOKS)):
         seen += math.fsum(4 * count * part.weight * part.ripple(gamma, looks) for part in PARTS)
-    if 2 * seen >= epsilon:
-        return False
     mu = gaussian.mu(epsilon, delta)
-    return gaussian.delta(epsilon - 2 * seen, mu) * math.exp(seen) <= delta * (1 + _SEEN)
+    for one in (mu, mu * math.sqrt(begun)):
+        at = epsilon if one == mu else gaussian.epsilon(one, delta)
+        if 2 * seen >= at or gaussian.delta(at - 2 * seen, one) * math.exp(seen) > delta * (1 + _SEEN):
+            return False
+    return True

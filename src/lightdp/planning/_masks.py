@@ -169,18 +169,19 @@ def _drawn(asked: Request, gamma: float, total: float) -> Masks:
         raise _refused("pairwise noise", "gamma=0")
     drawn.unit(FINE, gamma)
     peers, most = asked.honest - 1, math.ceil(total * float(gain(asked.honest, gamma)) * (1 + 1e-9)) + 1
-    values = (asked.parameters or _UNKNOWN_PARAMETERS) * most * peers
-    if not drawn.fits(gamma, asked.epsilon, asked.delta, values, repeated=values / most * (1 + asked.grace)):
-        raise _refused(
-            "fewer parameters, or a smaller gamma or epsilon",
-            f"{asked.parameters or f'{_UNKNOWN_PARAMETERS}, as none were given,'} of them, gamma={gamma:g} and "
-            f"epsilon={asked.epsilon:g}",
-        )
     cost = _cost(asked, gamma, total, most)
     if cost == math.inf:
         raise _refused(
             "a bound on what rare masks cost, and a budget for few rosters",
             f"{most:,} rounds, {peers:,} honest peers and delta={asked.delta:g}",
+        )
+    pairs = (asked.parameters or _UNKNOWN_PARAMETERS) * peers
+    seen = {"repeated": pairs * (1 + asked.grace), "begun": cost / (total + cost)}
+    if not drawn.fits(gamma, asked.epsilon, asked.delta, pairs * most, **seen):
+        raise _refused(
+            "fewer parameters, or a smaller gamma or epsilon",
+            f"{asked.parameters or f'{_UNKNOWN_PARAMETERS}, as none were given,'} of them, gamma={gamma:g} and "
+            f"epsilon={asked.epsilon:g}",
         )
     return Masks(
         kind="drawn",

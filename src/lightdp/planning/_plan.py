@@ -153,19 +153,27 @@ class Plan:
 
     @property
     def gdp(self) -> bool:
-        """Whether the training is `mu`-GDP, as it is with whole batches."""
+        """Whether the training is `mu`-GDP, as it is with whole batches; with drawn masks at the plan's δ and above."""
         return self.sampling_rate == 1
 
     def power(self, false_positives: float = attack.FALSE_POSITIVES) -> float:
         """The true-positive rate that no attack exceeds at this rate of false positives: exact where `gdp` holds.
 
-        Where batches are sampled it follows from two points of the training's (ε, δ) curve.
+        Where batches are sampled it follows from two points of the training's (ε, δ) curve. With drawn masks it holds
+        for rates that are not below the plan's δ (B2).
 
         >>> import lightdp
         >>> found = lightdp.plan(clients=50, colluders=10, stragglers=10, rounds=150, epsilon=3, delta=1e-5)
         >>> round(found.mu, 4), round(found.power(), 4)
         (0.7191, 0.054)
+
+        Raises:
+            ArgumentError: masks are drawn, and so small a rate is asked for that nothing is proven.
         """
+        if probability("false_positives", false_positives) < self.masks.delta:
+            raise ArgumentError(
+                f"false_positives must be >= delta={self.delta:g} where masks are drawn, got {false_positives:g}"
+            )
         if self.gdp:
             return gaussian.power(self.mu, false_positives)
         curve = lambda delta: self._spent if delta == self.delta else self.epsilon(delta)  # noqa: E731  two points
