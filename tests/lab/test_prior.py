@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -234,14 +235,15 @@ def test_the_profile_shows_what_is_kept_and_refuses_other_targets(run: Run) -> N
 
 def test_lines_of_the_results_are_found_again_although_settings_came_later(tmp_path: Path) -> None:
     kept = Path(__file__).parents[2] / "results" / "training-prior-wrn-16-4.jsonl"
-    line = json.loads(kept.read_text(encoding="utf-8").splitlines()[-1])
-    assert "masks" not in line["config"]
-    (tmp_path / kept.name).write_text(json.dumps(line) + "\n", encoding="utf-8")
-    asked = {name: line["config"][name] for name in ("epsilon", "seed", "scheme")}
-    [config] = started(epsilons=(asked["epsilon"],), seeds=(asked["seed"],), schemes=(asked["scheme"],))
-    facts = {name: line[name] for name in ("start", "filters", "note")}
+    shutil.copy(kept, tmp_path)
+    lines = [json.loads(text) for text in kept.read_text(encoding="utf-8").splitlines()]
+    assert {"masks" in line["config"] for line in lines} == {False, True}
 
     def never(log: Path, *, resume: bool) -> dict[str, Any]:
         raise AssertionError((log, resume))
 
-    assert finetune.once(tmp_path, config, facts, never)["accuracy"] == line["accuracy"]
+    for line in lines:
+        asked = {name: line["config"][name] for name in ("epsilon", "seed", "scheme")}
+        [config] = started(epsilons=(asked["epsilon"],), seeds=(asked["seed"],), schemes=(asked["scheme"],))
+        facts = {name: line[name] for name in ("start", "filters", "note")}
+        assert finetune.once(tmp_path, config, facts, never)["accuracy"] == line["accuracy"]

@@ -12,7 +12,8 @@ HOME), by language:
 | others | are only read |
 
 `lightdp run` and `lightdp report` are called in the test's process, which imports what they need once.
-`/etc` and `/var` are folders beside the clone. A few programs cannot do their work in a test:
+`/etc` and `/var` are folders beside the clone. What pages show was printed on a CPU: GPUs are hidden.
+A few programs cannot do their work in a test:
 `support/stand_ins.py` takes their place and checks what they are asked for.
 """
 
@@ -27,6 +28,7 @@ import subprocess
 import sys
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest.mock import patch
@@ -103,6 +105,7 @@ class Reader:
         kept = {name: value for name, value in os.environ.items() if _NOT_INHERITED.fullmatch(name) is None}
         path = os.pathsep.join([str(place / "programs"), str(Path(sys.executable).parent), os.environ["PATH"]])
         self._variables = kept | {"HOME": str(place / "home"), "PATH": path, "BROWSER": "true %s"}
+        self._variables |= {"CUDA_VISIBLE_DEVICES": ""}
         self._folder = self.clone
 
     def follow(self) -> None:
@@ -174,6 +177,8 @@ class Reader:
     def _here(self, folder: Path) -> Iterator[pytest.MonkeyPatch]:
         """This process in a folder, with the variables of the page."""
         with pytest.MonkeyPatch.context() as change, patch.dict(os.environ, self._variables, clear=True), chdir(folder):
+            if find_spec("torch") is not None:  # which may have looked for GPUs before they were hidden
+                change.setattr("torch.cuda.is_available", lambda: False)
             yield change
 
 

@@ -106,7 +106,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "counting": (lambda: Own(counting), "give the same logits each time, got Own with others the second time"),
     "mixing": (lambda: Own(lambda net, x: net.layer(x - x.mean(0))), "treat each record by itself, got Own"),
     "leaving": (
-        lambda: Own(lambda net, x: net.layer(x) * bool(net.layer.weight.detach().numpy().max() < 1e9)),
+        lambda: Own(lambda net, x: net.layer(x) * bool(net.layer.weight.detach().cpu().numpy().max() < 1e9)),
         "trained record by record, got Own: ",
     ),
     "class": (lambda: nn.Linear, "module must be a torch.nn.Module, got type"),

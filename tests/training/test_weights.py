@@ -203,6 +203,7 @@ def test_a_model_of_the_lab_takes_a_start_in_half_precision_and_keeps_its_seeded
         ({3: torch.zeros(3)}, r"start must hold tensors by name, got .* with 3: torch.strided"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled:UserWarning")  # of torch 2.11
 def test_a_start_that_does_not_fit_is_refused_in_one_line_and_changes_nothing(
     tmp_path: Path, changed: dict[Any, Any], message: str
 ) -> None:
