@@ -209,21 +209,21 @@ def best(uploads: tuple[int, ...], mine: int, rate: float, lost: float, costs: l
 
     @cache
     def value(left: tuple[int, ...], own: int, rounds: tuple[Round, ...]) -> float:
-        found, fresh = 1.0, ((False,) * len(left), 0, False)
+        fresh: Round = ((False,) * len(left), 0, False)
+        found = 1.0
         for at, (asked, gone, done) in enumerate([*rounds, fresh]):
-            others = rounds[:at] + rounds[at + 1 :]
+            others = [*rounds[:at], *rounds[at + 1 :]]
+
+            def then(uploads: tuple[int, ...], mine: int, one: Round, others: list[Round] = others) -> float:
+                return value(uploads, mine, tuple(sorted([*others, one])))
+
             for peer, few in enumerate(left):
                 if few == 0 or asked[peer] or done:
                     continue
                 after = tuple(each - (k == peer) for k, each in enumerate(left))
                 now = tuple(each or k == peer for k, each in enumerate(asked))
-                found = max(
-                    found,
-                    sum(
-                        odds * value(after, own, tuple(sorted((*others, (now, gone + more, False)))))
-                        for odds, more in ((lost, 1), (1 - lost, 0))
-                    ),
-                )
+                kept, gets = then(after, own, (now, gone, False)), then(after, own, (now, gone + 1, False))
+                found = max(found, (1 - lost) * kept + lost * gets)
             if own > 0 and not done:
                 for known, unknown in ((gone, asked.count(False)), (0, len(left))):
                     cost = sum(
@@ -233,8 +233,7 @@ def best(uploads: tuple[int, ...], mine: int, rate: float, lost: float, costs: l
                         * math.exp(rate * costs[known + k])
                         for k in range(unknown + 1)
                     )
-                    after = tuple(sorted((*others, (asked, gone, True))))
-                    found = max(found, cost * value(left, own - 1, after))
+                    found = max(found, cost * then(left, own - 1, (asked, gone, True)))
         return found
 
     return value(uploads, mine, ())
