@@ -104,7 +104,7 @@ def test_where_drawn_masks_are_not_possible_or_not_worth_it_they_are_gaussian(ch
         (
             {"rounds": 10**6, "gamma": 7.0, "parameters": 10},
             InfeasibleError,
-            "masks='drawn' need a bound on what rare masks cost, and a budget for few rosters",
+            "masks='drawn' need a smaller budget, fewer clients or rounds: no bound is known",
         ),
         (
             {"epsilon": 150.0},
@@ -138,6 +138,10 @@ def test_where_nobody_asked_for_a_gamma_drawn_masks_may_have_a_smaller_one() -> 
     assert Plan.from_json(found.to_json()).digest() == found.digest()
     few = planned(masks="drawn", parameters=1000, **asked)
     assert found.gamma < few.gamma
+    assert "they need 5.0 % more noise variance" in " ".join(str(found).split())
+    assert "they need 1.9 % more noise variance" in " ".join(str(planned()).split())
+    much = lightdp.plan(clients=20, colluders=2, stragglers=0, rounds=50, epsilon=3, delta=1e-5, masks="drawn")
+    assert much.masks.kind == "drawn"  # although the best γ is 1024
     near, best = (planned(clients=100, masks=masks) for masks in ("auto", "gaussian"))
     assert near.masks.kind == "drawn"
     assert near.gamma < best.gamma

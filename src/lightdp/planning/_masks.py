@@ -27,7 +27,7 @@ _LATTICE = 4e-6  # the share of δ that `drawn.fits` takes for a roster
 _SMALLER, _SHRINKS = 60, 0.98  # how many smaller γ are tried, and how much smaller each is
 _LARGER = 4  # times as many masks, at most, where rosters have up to twice as many clients: more peers and more rounds
 _SHIFT = 1.3e-5  # of ε, for the lattice of a roster: half its share of δ times μ/u, where u >= 2 and ε <= 100 (B2)
-_MANY = 2**22  # masks of a client for a parameter, of which plans are not made with drawn ones
+_MANY = 2**22  # masks of a client for a parameter: plans with more of them have Gaussian ones
 
 
 @dataclass(frozen=True)
@@ -140,16 +140,16 @@ def masks(asked: Request, gamma: float, total: Callable[[float], float]) -> tupl
     """
     if asked.masks == "gaussian" or asked.undrawable is not None:
         return gamma, GAUSSIAN
-    usual, refused = total(gamma), None
+    usual, refused, best = total(gamma), None, gamma if asked.gamma is not None else min(gamma, drawn.GAMMA_MAX)
     for k in range(1 if asked.gamma is not None else _SMALLER):
-        one = gamma * _SHRINKS**k
+        one = best * _SHRINKS**k
         spent = total(one)
         if asked.masks == "auto" and spent > WORTH * usual:
             break
         try:
             found = _drawn(asked, one, spent)
         except InfeasibleError as error:
-            refused = refused or error
+            refused = error
             continue
         if asked.masks == "drawn" or price(found, spent) * spent <= WORTH * usual:
             return one, found
@@ -172,7 +172,7 @@ def _drawn(asked: Request, gamma: float, total: float) -> Masks:
     cost = _cost(asked, gamma, total, most)
     if cost == math.inf:
         raise _refused(
-            "a bound on what rare masks cost, and a budget for few rosters",
+            "a smaller budget, fewer clients or rounds: no bound is known on what rare masks may cost here",
             f"{most:,} rounds, {peers:,} honest peers and delta={asked.delta:g}",
         )
     pairs = (asked.parameters or _UNKNOWN_PARAMETERS) * peers

@@ -12,7 +12,7 @@ from lightdp.noise_graph import price_of_sparsity
 from lightdp.planning._at_random import worst_at_random
 from lightdp.planning._cohorts import memberships
 from lightdp.planning._masks import GAUSSIAN
-from lightdp.planning._plan import Plan
+from lightdp.planning._plan import Plan, solve
 from lightdp.repair import worst_cost
 from lightdp.schemes import server_and
 
@@ -81,8 +81,14 @@ def _drawn(plan: Plan) -> str:
     """What drawn masks take and cost."""
     if plan.masks.kind == "gaussian":
         return ""
-    cost = f"{100 * plan.mask_cost:.1f} % more noise variance than Gaussian samples, of {GAUSSIAN.bits} bits"
-    return f", of {plan.masks.bits} random bits each; they need {cost}"
+    more = plan.mask_cost
+    if plan.request.gamma is None:  # the best γ of Gaussian masks may be larger
+        usual = solve(plan.request.but(masks="gaussian"))
+        more = (plan.sigma_individual / usual.sigma_individual) ** 2 - 1
+    cost = f"{100 * more:.1f} % more noise variance than Gaussian samples, of {GAUSSIAN.bits} bits"
+    return (
+        f", of {plan.masks.bits} random bits each; they need {cost}, and clients that keep nothing between rounds (B2)"
+    )
 
 
 def _cohorts(plan: Plan) -> list[str]:

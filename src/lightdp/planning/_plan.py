@@ -119,7 +119,7 @@ class Plan:
 
     @property
     def mask_cost(self) -> float:
-        """How much more noise variance masks that are not Gaussian need, as a share (B2)."""
+        """How much more noise variance masks that are not Gaussian need than those of the same γ, as a share (B2)."""
         if self.masks.kind == "gaussian":
             return 0.0
         spent = self.turns * (self.sigma_individual / self.sigma_effective) ** 2
@@ -160,22 +160,15 @@ class Plan:
         """The true-positive rate that no attack exceeds at this rate of false positives: exact where `gdp` holds.
 
         Where batches are sampled it follows from two points of the training's (ε, δ) curve. With drawn masks it holds
-        for rates that are not below the plan's δ (B2).
+        for rates that are not below the plan's δ (B2); a smaller one gets what holds for that.
 
         >>> import lightdp
         >>> found = lightdp.plan(clients=50, colluders=10, stragglers=10, rounds=150, epsilon=3, delta=1e-5)
         >>> round(found.mu, 4), round(found.power(), 4)
         (0.7191, 0.054)
-
-        Raises:
-            ArgumentError: masks are drawn, and so small a rate is asked for that nothing is proven.
         """
-        if probability("false_positives", false_positives) < self.masks.delta:
-            raise ArgumentError(
-                f"false_positives must be >= delta={self.delta:g} where masks are drawn, got {false_positives:g}"
-            )
         if self.gdp:
-            return gaussian.power(self.mu, false_positives)
+            return gaussian.power(self.mu, max(probability("false_positives", false_positives), self.masks.delta))
         curve = lambda delta: self._spent if delta == self.delta else self.epsilon(delta)  # noqa: E731  two points
         return attack.power(curve, self.delta, false_positives=false_positives)
 
@@ -249,7 +242,12 @@ class Plan:
 
     @property
     def withstands_lies(self) -> bool:
-        """Whether the budget is kept if a server tells clients different histories (W5)."""
+        """Whether the budget is kept if a server tells clients different histories (W5).
+
+        With drawn masks that asks of clients that they bind rounds and compute from what they were given, their data
+        and random numbers alone, and of the server no more than 50 rosters that hold a client's key and in which
+        honest clients have answered (B2).
+        """
         return self.late_is_seen and self.gdp and not self.graph.random
 
     def used_neighbours(self, used: NDArray[np.bool_]) -> NDArray[np.int64]:

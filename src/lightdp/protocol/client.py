@@ -337,7 +337,7 @@ class Client:
         """Count a round as answered, so that nothing but its own upload can follow."""
         with self._alone():
             self._refuse_stale(begun)
-            begun.refuse_unbound()
+            begun._refuse_unbound()  # noqa: SLF001
             self._count(begun)
             self._claimed = begun._history  # noqa: SLF001  the two classes are one machine
 
@@ -348,7 +348,7 @@ class Client:
             claimed = self._claimed is history
             if not claimed:
                 self._refuse_stale(begun)
-            begun.refuse_unbound()
+            begun._refuse_unbound()  # noqa: SLF001
             data = None if begun.closing else update
             vector = clipped(self.plan, data, weight, self.length, weighted=self.weighted, turn=self._turn)
             message = begun._seat.upload(  # noqa: SLF001
@@ -431,15 +431,34 @@ class ClientRound:
         """Bind this round to what its update follows from: noise cancels only among clients with the same.
 
         Guarantee: a server that sent other clients something else learns nothing of this client's masks from them.
-        Drawn masks need that, and an update that is made of what was given, of the client's own data and of random
-        numbers of its own, not of what earlier rounds have left on the client (B2).
+        Drawn masks need that before `claim` or `upload`, and an update that is made of what was given, of the client's
+        own data and of random numbers of its own, not of what earlier rounds have left on the client (B2). With
+        Gaussian masks it is optional. Nobody notices clients that were given different things: their noise stays in
+        the sum. So hash bytes of one fixed form, equal on all clients.
 
         Args:
             given: a hash, 32 bytes, of all that came from the server and the update depends on: the model, and
                 settings of the round.
 
+        Returns:
+            This round.
+
+        >>> import hashlib, lightdp, numpy
+        >>> plan = lightdp.plan(clients=2, colluders=0, stragglers=0, rounds=3, epsilon=8, delta=1e-5, unit="client")
+        >>> server = lightdp.Server(plan, length=4, run=bytes(16))
+        >>> clients = [lightdp.Client.new(plan, length=4, run=bytes(16), name=name) for name in ("ann", "bob")]
+        >>> [server.enrol(client.enrol()) for client in clients]
+        ['ann', 'bob']
+        >>> for client in clients:
+        ...     client.join(server.roster(client.name))
+        >>> start, model = server.announce(), numpy.zeros(4, "<f4")
+        >>> given = hashlib.sha256(model.tobytes()).digest()
+        >>> [server.receive(client.begin(start).bind(given).upload(numpy.full(4, 0.1))) for client in clients]
+        [True, True]
+
         Raises:
             ProtocolError: it was bound to something else before, or claimed without.
+            ArgumentError: `given` has another length.
         """
         bound = octets("given", given, 32)
         with self._client._alone():  # noqa: SLF001  the two classes are one machine
@@ -450,7 +469,7 @@ class ClientRound:
             self.given = bound
         return self
 
-    def refuse_unbound(self) -> None:
+    def _refuse_unbound(self) -> None:
         """Refuse to answer a round that must be bound and is not.
 
         Raises:
