@@ -202,6 +202,27 @@ def test_the_speed_of_drawn_noise_is_that_of_the_record() -> None:
         assert shown.format(*(f"{row[ratio]:.{digits}f}" for row in rows)) in text
 
 
+def test_work_with_drawn_masks_is_that_of_the_record() -> None:
+    record = json.loads((ROOT / "benchmarks/records/compare-drawn.json").read_text())
+    text = (ROOT / "docs/evidence/comparison.md").read_text()
+    for title, name in {
+        "LightDP, repair, drawn masks": "repair",
+        "pairwise encryption": "pairwise",
+        "SecAgg+ + DP": "secagg+",
+        "SwiftAgg+ + DP": "swiftagg+",
+    }.items():
+        shown = (
+            1e3 * min(row["client"] for row in record[d][path]["rows"] if row["scheme"] == name)
+            for d in ("100000", "1000000")
+            for path in ("vaes512", "vaes")
+        )
+        assert f"| {title} | {' | '.join(f'{each:.3g}' for each in shown)} |" in text
+    for path in ("vaes512", "vaes"):
+        rows = record["100000"][path]["rows"]
+        work = {row["scheme"]: row["client"] for row in rows if row["scheme"] != "local"}
+        assert min(work, key=work.__getitem__) == "repair"
+
+
 FLOWER = {
     "plain FedAvg": "plain", "Flower's LocalDpMod": "local", "Flower's SecAgg+ (no DP)": "secagg+",
     "lightdp, exact": "exact", "lightdp, repair": "repair",
