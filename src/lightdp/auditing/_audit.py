@@ -194,8 +194,12 @@ class Audit:
         """What was played, the table of figures, the checks, and what does not hold."""
         plan = self.plan
         helpers = ", ".join(map(str, self.view.colluders)) or "nobody"
-        told = {"none": "the truth", "rotation": "rotating lies", "search": "lies that a search found"}
-        told["models"] = "the truth, and one of them in each round gets another model"
+        told = {
+            "none": "the truth",
+            "rotation": "rotating lies",
+            "search": "lies that a search found",
+            "models": "the truth, and one of them in each round gets another model",
+        }
         late = "; late uploads are assumed unseen" if not plan.late_is_seen else ""
         yield f"Client {VICTIM} against the server, helped by {helpers}; clients are told {told[self.lies]}{late}"
         yield f"Played: {self._extent}"

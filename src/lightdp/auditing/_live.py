@@ -97,7 +97,9 @@ def audit(
     near, refused = dict[str, Near](), 0
     if lies in {"rotation", "search"}:
         if str(schedule) != "random" or not plan.repairs:
-            raise ArgumentError(f"lies must be none with a file of rounds or a plan without repair, got lies={lies!r}")
+            raise ArgumentError(
+                f"lies must be none or models with a file of rounds or a plan without repair, got lies={lies!r}"
+            )
         script = rotation(plan, play)
         if lies == "search":
             starts = {"truth": truth(plan, random_rounds(plan, number, seed)), "rotation": script}

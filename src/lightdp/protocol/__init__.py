@@ -28,7 +28,8 @@ An announcement starts a round and says who was used in those before. Everything
 training) moves these bytes.
 """
 
-from lightdp.protocol.client import Client, ClientRound
+from lightdp.protocol.client import Client
+from lightdp.protocol.client_round import ClientRound
 from lightdp.protocol.server import Aggregate, Server
 from lightdp.protocol.state import ClientState
 from lightdp.protocol.store import File, Store
