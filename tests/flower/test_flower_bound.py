@@ -377,6 +377,13 @@ def test_a_strategy_that_sends_nodes_different_things_is_refused_before_anything
     assert result.train_metrics_clientapp[1]["lightdp-used"] == 5
 
 
+@pytest.mark.parametrize(("masks", "told"), [("drawn", 1), ("gaussian", 0)])
+def test_the_server_says_once_that_apps_see_no_state(masks: str, told: int, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "flwr"):
+        trained(LocalGrid(an_app(), 5), planned(gamma=8.0, masks=masks, epsilon=8.0), num_rounds=2)
+    assert caplog.text.count("apps see an empty context.state in train messages") == told
+
+
 @pytest.mark.parametrize("simulated", [False, True])
 def test_a_training_with_drawn_masks_adds_what_nodes_add(
     simulated: bool, tape: Tape, monkeypatch: pytest.MonkeyPatch
