@@ -82,6 +82,8 @@ def rounded_up(value: float, digits: int = 4) -> str:
     >>> rounded_up(2.00001), rounded_up(0.1 + 0.2, 1)
     ('2.0001', '0.3')
     """
+    if value == math.inf:
+        return "inf"
     scale = 10**digits
     return f"{math.ceil(value * scale * (1 - 1e-12)) / scale:.{digits}f}"
 

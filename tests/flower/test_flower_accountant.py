@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 
@@ -88,8 +89,10 @@ def test_one_run_with_drawn_masks_costs_what_its_ledger_says_and_more_beside_oth
     assert accountant.get_epsilon(1e-5) == pytest.approx(odometer.max_epsilon(), rel=1e-9)
     assert accountant.get_epsilon(9e-6) == math.inf  # of a smaller δ than the plan's nothing is said
     assert accountant.get_delta(odometer.max_epsilon()) == pytest.approx(1e-5, rel=1e-6)
-    assert gaussian.delta(4.9, mu) + fails.fixed <= accountant.get_delta(4.9)
-    assert accountant.get_delta(60.0) <= accountant.get_delta(5.0)  # although e^60 times some failures are more
+    for epsilon in (0.1, 0.5 * odometer.max_epsilon()):
+        found = accountant.get_delta(epsilon)
+        assert gaussian.delta(epsilon, mu) <= found <= fails.delta(epsilon, mu)
+        assert accountant.get_epsilon(found) == pytest.approx(epsilon, rel=1e-9)
     before = accountant.get_epsilon(1e-5)
     accountant.compose(GaussianPrivacyEvent(noise_multiplier=1e6, sample_size=10, population_size=10))
     after = accountant.get_epsilon(1e-5)
@@ -115,3 +118,32 @@ def test_many_values_leave_nothing_of_delta_for_a_large_epsilon() -> None:
     assert found[0] < found[1] == math.inf
     with pytest.raises(ArgumentError, match="fails must be a list of three numbers"):
         accountant.load_state_dict(accountant.state_dict() | {"fails": 1.0})
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_delta_never_grows_with_epsilon_and_no_epsilon_holds_that_is_not_said(others: int) -> None:
+    """Around the budget, above it, and where e^ε times what may fail is much."""
+    plan = a_plan(clients=10, epsilon=5.0, calibration="repair", masks="drawn")
+    accountant, whole = Accountant(plan), gaussian.mu(5.0, 1e-5)
+    for share in (0.5, 1 - 1e-14, 1.0, 1.01):
+        accountant = Accountant(plan)
+        accountant.follow(lambda share=share: share * whole, lambda: 1, length=10**6)  # type: ignore[misc]
+        if others:
+            accountant.compose(GaussianPrivacyEvent(noise_multiplier=1e3, sample_size=10, population_size=10))
+        places = [0.0, 1.0, 4.0, 4.99, 5 - 1e-12, 5.0, 5 + 1e-12, 5.01, 5.5, 6.0, 8.0, 12.0, 25.0, 60.0, 900.0]
+        found = [accountant.get_delta(epsilon) for epsilon in places]
+        assert all(one >= other for one, other in itertools.pairwise(found))
+        assert min(found) >= 1e-5
+        mu = share * whole
+        assert all(each >= gaussian.delta(epsilon, mu) for epsilon, each in zip(places, found, strict=True))
+        for epsilon, each in zip(places, found, strict=True):
+            said = accountant.get_epsilon(each) if each < 1 else 0.0
+            assert said <= epsilon + 5e-3
+    assert accountant.get_epsilon(9e-6) == math.inf
+
+
+def test_an_epsilon_of_the_whole_budget_is_covered() -> None:
+    plan = a_plan(clients=10, epsilon=5.0, calibration="repair", masks="drawn")
+    accountant = Accountant(plan)
+    accountant.follow(lambda: gaussian.mu(5.0, 1e-5, up=True), lambda: 1)
+    assert accountant.get_epsilon(1e-5) == pytest.approx(5.0, rel=1e-9)

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         ("lightdp-pins", "/nowhere/pins", "lightdp-identity and lightdp-pins must name files that can be read"),
         ("lightdp-identity", "/nowhere/key", "lightdp-identity and lightdp-pins must name files that can be read"),
         ("lightdp-record-clip", 1e-200, "lightdp-record-clip must be in [1e-100, 1e+100]"),
+        ("lightdp-masks", "drawn", "lightdp-masks must be one of any, gaussian, got lightdp-masks='drawn'"),
         ("lightdp-total-epsilon", 20.0, "lightdp-total-epsilon and lightdp-total-delta must be set together"),
         ("lightdp-total-delta", 1e-5, "lightdp-total-epsilon and lightdp-total-delta must be set together"),
         ("lightdp-max-eps", 1.0, "node_config must not have ['lightdp-max-eps']"),
@@ -183,3 +184,57 @@ def test_pins_and_identities_are_read_from_files(tmp_path: Path) -> None:
     talk.enrol()
     assert talk.grid.handle(0, talk.start()).has_content()
     assert refused(talk.grid.handle(1, talk.start()), "clients that are not pinned, got ['site-2']")
+
+
+DRAWN: Any = {"colluders": 0, "calibration": "repair", "masks": "drawn", "rounds": 4}
+
+
+@pytest.mark.parametrize("own", [None, "any", "gaussian"])
+@pytest.mark.parametrize("asked", [None, "any", "gaussian"])
+def test_an_operator_can_refuse_drawn_masks_and_a_server_cannot_allow_them(own: Any, asked: Any) -> None:
+    talk = Talk(plan=a_plan(**DRAWN))
+    talk.sets({} if own is None else {"lightdp-masks": own})
+    talk.grid.run_config |= {} if asked is None else {"lightdp-masks": asked}
+    reply = talk.key(0)
+    if "gaussian" in {own, asked}:
+        assert refused(reply, "masks are 'drawn', and this node accepts lightdp-masks='gaussian': plan with masks=")
+    else:
+        assert reply.has_content()
+
+
+@pytest.mark.parametrize("plan", [{"masks": "gaussian", "calibration": "repair"}, {"calibration": "exact"}])
+def test_plans_with_gaussian_masks_are_for_all_nodes(plan: Any) -> None:
+    assert Talk(plan=a_plan(**plan)).sets({"lightdp-masks": "gaussian"}).key(0).has_content()
+
+
+def test_a_plan_whose_masks_or_those_of_a_roster_may_be_drawn_is_refused_before_it_is_computed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    talk = Talk(plan=a_plan(**DRAWN)).sets({"lightdp-masks": "gaussian"})
+    monkeypatch.setattr(_plans, "solve", None)
+    text = json.dumps(json.loads(talk.plan.to_json()) | {"masks": "auto"})
+    assert refused(talk.key(0, plan=text), "masks are 'auto', and this node accepts lightdp-masks='gaussian'")
+    request = a_plan(masks="gaussian", calibration="repair").request
+    assert request.but(clients=5).among(4).masks == "gaussian"  # so what a roster has follows from the plan
+
+
+def test_drawn_masks_that_are_refused_in_mid_run_are_refused_at_once() -> None:
+    talk = Talk(plan=a_plan(**DRAWN))
+    talk.enrol()
+    talk.grid.nodes[0].config["lightdp-masks"] = "gaussian"
+    assert refused(talk.grid.handle(0, talk.start()), "this node accepts lightdp-masks='gaussian'")
+
+
+@pytest.mark.parametrize(
+    ("plan", "own", "told"),
+    [(DRAWN, None, 1), (DRAWN, "any", 0), (DRAWN | {"masks": "gaussian"}, None, 0)],
+)
+def test_a_node_that_says_nothing_about_drawn_masks_is_told_once_what_they_ask(
+    plan: Any, own: Any, told: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    talk = Talk(plan=a_plan(**plan))
+    talk.grid.run_config["lightdp-masks"] = "any"  # of the server, which does not count as the operator's word
+    talk.grid.nodes[0].config |= {} if own is None else {"lightdp-masks": own}
+    for _ in range(2):
+        assert talk.key(0).has_content()
+    assert caplog.text.count('lightdp-masks="gaussian" refuses such plans') == told

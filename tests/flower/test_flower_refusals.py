@@ -143,6 +143,12 @@ def _(folder: Path, _: Patch) -> Message:
 # ---- plans and limits ----
 
 
+@says("the plan's masks are")
+def _(_: Path, __: Patch) -> Message:
+    plan = a_plan(colluders=0, calibration="repair", masks="drawn", rounds=4)
+    return Talk(plan=plan).sets({"lightdp-masks": "gaussian"}).key(0)
+
+
 @says("this node accepts lightdp-")
 def _(_: Path, __: Patch) -> Message:
     return Talk(plan=a_plan(unit="record")).key(0)

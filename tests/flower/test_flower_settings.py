@@ -58,6 +58,8 @@ def test_a_node_whose_operator_has_not_said_what_it_accepts_accepts_nothing(left
         ("min_colluders", 4, 5, 3),
         ("max_stragglers", 4, 3, 5),
         ("max_rounds", 4, 3, 5),
+        ("masks", "any", "gaussian", "any"),
+        ("masks", "gaussian", "gaussian", "any"),
         ("allow_metrics", "loss,accuracy", "loss,other", "loss,accuracy,other"),
     ],
 )
@@ -73,7 +75,7 @@ def test_run_config_tightens_limits_and_never_loosens_them(key: str, own: Any, t
 
 
 def test_every_other_key_of_run_config_is_refused_with_the_place_where_it_belongs(tmp_path: Path) -> None:
-    tighten = {"max_epsilon", "max_delta", "min_colluders", "max_stragglers", "max_rounds", "allow_metrics"}
+    tighten = {"max_epsilon", "max_delta", "min_colluders", "max_stragglers", "max_rounds", "allow_metrics", "masks"}
     others = [each.name for each in fields(Settings) if each.name not in tighten]
     assert {"state", "pins", "identity", "unit", "adjacency", "record_clip", "record_rate"} < set(others)
     for name in others:

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 import mpmath
 import numpy as np
 import pytest
+from flwr.app import Context, RecordDict
 
 import lightdp
 from lightdp import gaussian
 from lightdp.accountant import Odometer
 from lightdp.errors import BudgetError
-from lightdp.flower import _total
+from lightdp.federation import Kept
+from lightdp.flower import _total, _vault
 from lightdp.flower._plans import planned
 from lightdp.flower._settings import Settings
 from lightdp.planning import NEVER, Failures
@@ -27,6 +29,8 @@ from support.flower_talk import Talk, a_plan, a_record_app, enrolment, record_of
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from support.command_line import Run
 
 
 def limited(talk: Talk, folder: Path, epsilon: float, delta: float) -> Talk:
@@ -318,6 +322,39 @@ def test_what_drawn_masks_may_fail_by_is_kept_of_runs_in_which_something_was_sen
     assert record_of(tmp_path / "s.json")["failed"] == pytest.approx(list(vars(one + one + one).values()))
 
 
+def test_a_state_is_shown_with_what_a_node_counts_in_its_next_run(tmp_path: Path, run: Run) -> None:
+    """Which is more than Gaussian noise of the same μ would cost. `lightdp audit` counts by the same failures."""
+    talk, path = limited(Talk(plan=a_plan(**DRAWN)), tmp_path, 100.0, 1e-5), tmp_path / "s.json"
+    for number, rounds in enumerate((1, 2, 0)):  # in the last one earlier runs are all that counts
+        assert a_run(talk, b"run number %05d" % number, rounds)
+        vault = _vault.Vault(Context(1, talk.grid.nodes[0].id, {}, RecordDict(), {}), path)
+        square, fails = _total.before(vault, "another")
+        enforced = fails.epsilon(square**0.5, 1e-5)
+        assert enforced > gaussian.epsilon(square**0.5, 1e-5)
+        kept, options = Kept.read(path), ("--json", "--total-epsilon=100", "--total-delta=1e-5")
+        sums = json.loads(run("state", "show", path, *options).out)["all_runs"]
+        assert kept.fails == fails
+        assert sums["spent"]["epsilon"] >= enforced
+        assert sums["spent"]["epsilon"] == fails.epsilon(sums["spent"]["mu"], 1e-5)
+        assert (sums["earlier"]["epsilon"] > gaussian.epsilon(sums["earlier"]["mu"], 1e-5)) == (number > 0)
+        left = kept.left_of(100.0, 1e-5)
+        assert sums["left"]["mu"] == left
+        exact = [fails.delta(100.0, math.hypot(more * left, sums["spent"]["mu"])) for more in (1, 1.001)]
+        assert exact[0] <= 1e-5 * (1 + 1e-6) < exact[1]
+        audited = json.loads(run("audit", "--client", path, "--json").out)["all_runs"]
+        assert audited["epsilon"] == fails.epsilon(audited["mu"], 1e-5) >= enforced
+
+
+def test_a_delta_of_which_failures_leave_nothing_is_shown_as_no_epsilon(tmp_path: Path, run: Run) -> None:
+    talk, path = limited(Talk(plan=a_plan(**DRAWN)), tmp_path, 100.0, 1e-5), tmp_path / "s.json"
+    assert a_run(talk, b"run number one..", 1)
+    options = ("--total-epsilon=100", "--total-delta=1e-12")
+    assert json.loads(run("state", "show", path, "--json", *options).out)["all_runs"]["spent"]["epsilon"] is None
+    page = run("state", "show", path, *options)
+    assert (page.code, page.err) == (0, "")
+    assert " inf" in page.out
+
+
 def test_records_of_versions_before_drawn_masks_have_none_that_fail(tmp_path: Path) -> None:
     talk, path = limited(Talk(), tmp_path, 100.0, 1e-5), tmp_path / "s.json"
     assert a_run(talk, b"run number one..", 1)
@@ -349,7 +386,8 @@ def test_what_drawn_masks_may_fail_by_is_taken_from_the_total_delta(tmp_path: Pa
         else:
             with pytest.raises(BudgetError, match="all runs of this node could cost epsilon="):
                 _total.check(limits, plan, 1.0, fails=(fails, fails))
-    often = Failures(fixed=6e-6)
+    _total.check(replace(own, total_epsilon=1e3), plan, 1.0, fails=(Failures(fixed=6e-6), fails))
+    often = Failures(fixed=1.2e-5)
     with pytest.raises(BudgetError, match=r"could cost epsilon=inf at .*, as drawn masks could fail too often"):
         _total.check(replace(own, total_epsilon=1e3), plan, 1.0, fails=(often, fails))
     _total.check(replace(own, total_epsilon=1e3, total_delta=3e-5), plan, 1.0, fails=(often, fails))
@@ -367,7 +405,12 @@ def test_failures_that_grow_with_epsilon_bound_a_large_total() -> None:
         assert here[0] <= 1e-5 < here[1]
         assert fails.delta(found, mu) <= 1e-5 * (1 + 1e-9)
     assert fails.epsilon(6.0, 1e-5) == math.inf  # at ε = 40, e^ε times 1e-14 are more than 1
-    assert fails.delta(50.0, 6.0) == 1.0
+    with mpmath.workdps(40):
+        least = min(
+            delta_of(mpmath.mpf(k) / 10, 6) + 1e-8 + (1 + mpmath.exp(mpmath.mpf(k) / 10)) * 1e-14
+            for k in range(200, 400)
+        )
+    assert fails.delta(50.0, 6.0) == fails.delta(700.0, 6.0) == pytest.approx(float(least), rel=1e-2)
     shifted = Failures(shift=1e-3)
     assert shifted.epsilon(1.0, 1e-5) > gaussian.epsilon(1.0, 1e-5) + 1e-3
     assert shifted.delta(0.0, 1.0) >= gaussian.delta(0.0, 1.0) + 1e-3

@@ -14,7 +14,7 @@ from lightdp.auditing._finding import MALFORMED, regular
 from lightdp.auditing._replay import Figure, announced_rounds, figure, replay
 from lightdp.errors import ArgumentError, LightDPError
 from lightdp.federation import Kept, RosterRounds
-from lightdp.planning import Plan
+from lightdp.planning import Failures, Plan
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -39,6 +39,7 @@ class Node:
         worst: the same at worst (W5); `figures` names what that supposes.
         refused: the first round that it answered without room for it in the budget; None if there is none.
         before: μ² of earlier runs, as a Flower node counts them; None where the file does not say.
+        fails: by how much drawn masks of all runs may fall short (B2).
     """
 
     path: Path
@@ -52,6 +53,7 @@ class Node:
     worst: Figure
     refused: int | None
     before: float | None
+    fails: Failures
 
     @property
     def budget(self) -> Figure:
@@ -84,7 +86,7 @@ class Node:
         if self.before is None or not self.plan.gdp:
             return None
         mu = math.hypot(math.sqrt(self.before), self.worst.mu)
-        return figure(self.plan, gaussian.epsilon(mu, self.plan.delta), mu)
+        return figure(self.plan, self.fails.epsilon(mu, self.plan.delta) if mu > 0 else 0.0, mu)
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -106,7 +108,10 @@ class Node:
         return not self.problems
 
     def to_dict(self) -> dict[str, Any]:
-        """The figures as JSON values, without any key."""
+        """The figures as JSON values, without any key; an infinite ε is none."""
+        total = None if self.total is None else asdict(self.total)
+        if total is not None and total["epsilon"] == math.inf:
+            total["epsilon"] = None
         return {
             "state": str(self.path),
             "client": self.name,
@@ -122,7 +127,7 @@ class Node:
             "worst": asdict(self.worst),
             "budget": asdict(self.budget),
             "left": asdict(self.left),
-            "all_runs": None if self.total is None else asdict(self.total),
+            "all_runs": total,
             "problems": list(self.problems),
             "holds": self.holds,
         }
@@ -191,7 +196,7 @@ def node(path: Path) -> Node:
     return Node(
         path=path, name=kept.name, plan=kept.plan, run=kept.run, rosters=kept.rosters, ended=kept.ended,
         known=sum(map(announced_rounds, kept.states)), announced=announced, worst=worst, refused=refused,
-        before=kept.before,
+        before=kept.before, fails=kept.fails,
     )  # fmt: skip
 
 

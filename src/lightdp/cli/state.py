@@ -7,6 +7,7 @@ node itself counts; `lightdp audit --client` counts it again. `reset` gives a st
 from __future__ import annotations
 
 import json
+import math
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,7 +21,7 @@ from lightdp._validate import counted, positive, probability, rounded_down, roun
 from lightdp.cli import table
 from lightdp.errors import ArgumentError, LightDPError
 from lightdp.federation import Kept
-from lightdp.planning import Plan
+from lightdp.planning import NEVER, Plan
 from lightdp.protocol import File
 from lightdp.protocol.host import Host
 
@@ -163,14 +164,19 @@ def _show_total(kept: Kept, total: tuple[float, float] | None) -> None:
 
 
 def _sums(kept: Kept, total: tuple[float, float] | None) -> dict[str, dict[str, float]]:
-    """What all runs have spent, and what is left of a total, each as μ and ε at the δ of the total or the plan."""
+    """What all runs have spent, and what is left of a total, each as μ and ε at the δ of the total or the plan.
+
+    What drawn masks may fail counts as the node counts it (B2): in this run alone it is covered at the plan's δ.
+    """
     before, delta = kept.before or 0.0, kept.plan.delta if total is None else total[1]
     squares = {"earlier": before, "run": kept.square, "spent": before + kept.square}
     figures = {name: square**0.5 for name, square in squares.items()}
     if total is not None:
         figures["left"] = kept.left_of(*total)
+    alone = kept.plan.masks.fails(kept.length) if kept.plan.masks.left(delta) == 0 else NEVER
+    fails = {"earlier": kept.failed, "run": alone, "spent": kept.fails, "left": NEVER}
     found = {
-        name: {"mu": mu, "epsilon": gaussian.epsilon(mu, delta) if mu > 0 else 0.0} for name, mu in figures.items()
+        name: {"mu": mu, "epsilon": fails[name].epsilon(mu, delta) if mu > 0 else 0.0} for name, mu in figures.items()
     }
     if total is not None:
         found["total"] = {"mu": gaussian.mu(*total), "epsilon": total[0]}
@@ -179,7 +185,8 @@ def _sums(kept: Kept, total: tuple[float, float] | None) -> dict[str, dict[str, 
 
 def _facts(path: Path, kept: Kept, total: tuple[float, float] | None) -> dict[str, Any]:
     """Everything as JSON values."""
-    plan = kept.plan
+    plan, sums = kept.plan, _sums(kept, total)
+    finite = {name: {key: None if value == math.inf else value for key, value in sums[name].items()} for name in sums}
     return {
         "state": str(path),
         "name": kept.name,
@@ -197,7 +204,7 @@ def _facts(path: Path, kept: Kept, total: tuple[float, float] | None) -> dict[st
         "left": {"mu": kept.left_mu, "epsilon": kept.left_epsilon},
         "kinds": [list(each) for each in kept.kinds],
         "counts_earlier_runs": kept.before is not None,
-        "all_runs": _sums(kept, total),
+        "all_runs": finite,
     }
 
 

@@ -18,6 +18,13 @@ class ProtocolError(LightDPError):
     )
     refusals: ClassVar[tuple[Refusal, ...]] = (
         Refusal(
+            "the plan's masks are",
+            "Drawn masks protect a node whose app computes its update from the message, its data and random numbers of "
+            "its own alone, and its operator does not accept that condition.",
+            "The server plans with `masks='gaussian'`. The operator changes `lightdp-masks` only if the app keeps "
+            "nothing between messages.",
+        ),
+        Refusal(
             "this node accepts lightdp-",
             "The plan protects another unit, or under another adjacency, than the node's operator allows.",
             "Agree on a plan. The operator changes `lightdp-unit` or `lightdp-adjacency` only if the app protects "

@@ -16,7 +16,7 @@ from lightdp._validate import non_negative
 from lightdp.errors import ArgumentError, LightDPError
 from lightdp.federation._member import Member
 from lightdp.federation._state import MemberState
-from lightdp.planning import Plan
+from lightdp.planning import NEVER, Failures, Plan
 from lightdp.protocol import Client, ClientState, File
 from lightdp.protocol.host import Host
 from lightdp.protocol.rounds import final_rounds
@@ -83,6 +83,7 @@ class Kept:
         states: its state in each roster that it answers. Private: the keys are in them.
         elsewhere: μ² of rounds in rosters that it answers no more, each at its worst, and how many have it.
         before: μ² of earlier runs; None where the file does not count them.
+        failed: by how much drawn masks of earlier runs may fall short (B2).
         kinds: unit and adjacency of all runs that it counts.
     """
 
@@ -96,6 +97,7 @@ class Kept:
     states: tuple[ClientState, ...] = field(repr=False)
     elsewhere: Mapping[float, int]
     before: float | None
+    failed: Failures
     kinds: tuple[tuple[str, str], ...]
 
     @classmethod
@@ -144,6 +146,7 @@ class Kept:
             states=tuple(states),
             elsewhere=elsewhere,
             before=None if record is None else _before(record),
+            failed=Failures.of("failed", [] if record is None else record.get("failed", [])),
             kinds=((plan.unit, plan.adjacency),) if record is None else _kinds(record),
         )
 
@@ -171,6 +174,11 @@ class Kept:
     def square(self) -> float:
         """μ² by which the run counts in a total over runs: at worst, and with sampled batches counted as whole."""
         return self.client.mu(worst=True) ** 2
+
+    @property
+    def fails(self) -> Failures:
+        """By how much the μ of all runs may fall short, as a node counts it beside further runs (B2)."""
+        return self.failed + (self.plan.masks.fails(self.length) if self.square > 0 else NEVER)
 
     @property
     def rosters(self) -> tuple[RosterRounds, ...]:
@@ -202,13 +210,13 @@ class Kept:
         return max(self.plan.budget - self.worst_epsilon, 0.0)
 
     def left_of(self, epsilon: float, delta: float) -> float:
-        """The μ of what a total of (ε, δ) over all runs still allows (E5); this run counts as far as it went.
+        """The μ of what a total of (ε, δ) over all runs still allows (E5), (B2); this run counts as far as it went.
 
         Args:
             epsilon: of the total.
             delta: of the total.
         """
-        return math.sqrt(max(gaussian.mu(epsilon, delta) ** 2 - (self.before or 0.0) - self.square, 0.0))
+        return math.sqrt(max(self.fails.mu(epsilon, delta) ** 2 - (self.before or 0.0) - self.square, 0.0))
 
 
 def unwrapped(data: bytes) -> tuple[bytes, dict[str, Any] | None]:

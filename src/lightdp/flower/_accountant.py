@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import astuple
 
 from flwr.serverapp import GaussianPrivacyEvent, NeighboringRelation, PrivacyConfig, PrivacySpent, SamplingMethod
 
@@ -14,6 +13,7 @@ from lightdp.errors import ArgumentError
 from lightdp.planning import NEVER, Failures, Plan
 
 _ROUND_UP = 1 + 1e-12  # more than a sum of squares and its root are rounded by
+_WITHIN = 1 + 1e-9  # of a budget: more than an ε of the ledger differs by from that of its μ
 _LENGTH = 2**32  # values of an upload, where nobody says how many
 
 
@@ -27,7 +27,8 @@ class Accountant:
     Formal guarantee: all releases are Gaussian, so their μ² add up exactly (E5): those of the rounds that it follows,
     of earlier runs, and of other releases passed to `compose`. ε and δ are rounded up. Drawn masks are Gaussian but for
     small probabilities (B2): for one run, at the plan's δ and above, its μ covers them; in all other cases they count
-    beside δ. Of a δ below the plan's nothing is said then: ε is infinite once something was released.
+    beside δ. Of a δ below the plan's nothing is said then: ε is infinite once something was released, and no δ is
+    smaller than the plan's. δ never grows with ε.
 
     >>> import lightdp
     >>> plan = lightdp.plan(clients=50, colluders=5, stragglers=5, rounds=20, epsilon=8, delta=1e-5, unit="client")
@@ -93,12 +94,14 @@ class Accountant:
         return self._epsilon(self._mu(), delta)
 
     def get_delta(self, epsilon: float) -> float:
-        """The δ that was spent, at this ε."""
-        mu, fails = self._mu(), self._failures()
-        found = gaussian.delta(epsilon, mu)
-        if fails == NEVER or (self._squares == 0 and epsilon <= self._plan.budget and found >= self._plan.delta):
-            return found
-        return min(fails.delta(each, mu) for each in {epsilon, min(epsilon, self._plan.budget)})  # e^ε times some fail
+        """The δ that was spent, at this ε; if masks are drawn, at least the plan's (B2)."""
+        mu, fails, least = self._mu(), self._failures(), self._plan.delta
+        if fails == NEVER:
+            return gaussian.delta(epsilon, mu)
+        found = fails.delta(epsilon, mu)
+        if self._squares == 0:  # one run, whose ledger covers what may fail at δ >= `least` and ε up to the budget
+            found = min(found, gaussian.delta(min(epsilon, self._plan.budget), mu))
+        return max(found, least)
 
     def get_privacy_spent(self, delta: float | None = None) -> PrivacySpent:
         """What was spent, at this δ or the plan's."""
@@ -116,7 +119,7 @@ class Accountant:
         """What was spent, as JSON values."""
         facts = {"squares": self._mu() ** 2, "releases": self.num_releases, "plan": self._plan.digest().hex()}
         fails = self._failures()
-        return facts | ({} if fails == NEVER else {"fails": list(astuple(fails))})
+        return facts | ({} if fails == NEVER else {"fails": fails.to_list()})
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Go on from what `state_dict` returned under the same plan."""
@@ -124,7 +127,7 @@ class Accountant:
             raise ArgumentError("state must be of an accountant of the same plan")
         self._squares = non_negative("squares", state.get("squares"))
         self._releases = integer("releases", state.get("releases"), 0)
-        self._earlier, self._fails = failures("fails", state.get("fails", [])), NEVER
+        self._earlier, self._fails = Failures.of("fails", state.get("fails", [])), NEVER
         self._followed = (lambda: 0.0), (lambda: 0)
 
     def _failures(self) -> Failures:
@@ -139,17 +142,10 @@ class Accountant:
         if self._plan.masks.left(delta) == 0:
             return math.inf
         alone = self._squares == 0 and mu <= self._mu()  # one run, whose ledger covers what may fail
-        return found if alone and found <= self._plan.budget else fails.epsilon(mu, delta)
+        return found if alone and found <= self._plan.budget * _WITHIN else fails.epsilon(mu, delta)
 
     def _mu(self) -> float:
         return math.hypot(self._followed[0]() * _ROUND_UP, math.sqrt(self._squares))
-
-
-def failures(name: str, found: object) -> Failures:
-    """Failures that were written as a list of three numbers; none as an empty one, as versions before (B2) did."""
-    if not isinstance(found, list) or len(found) not in {0, 3}:
-        raise ArgumentError(f"{name} must be a list of three numbers, got {found!r}")
-    return Failures(*(non_negative(name, each) for each in found))
 
 
 def _squares(event: GaussianPrivacyEvent, count: int) -> float:

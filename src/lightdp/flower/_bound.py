@@ -11,16 +11,15 @@ import hashlib
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, Metadata, MetricRecord, RecordDict
+from flwr.app import DEFAULT_TTL, Array, ArrayRecord, ConfigRecord, Context, Message, Metadata, MetricRecord, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
 
 from lightdp.errors import ArgumentError
 from lightdp.flower._settings import KEY, LOG
 
 _KINDS = {ArrayRecord: b"arrays", ConfigRecord: b"config", MetricRecord: b"metrics"}
-_LIVES = 43_200.0  # seconds: Flower's default
+_WARNED: set[tuple[int, int]] = set()  # runs and nodes of which this process has said that state is not kept
 
 
 def digest(message: Message, context: Context, trained: Sequence[str] | None) -> bytes:
@@ -93,19 +92,20 @@ def plain(message: Message, context: Context, *, node: int) -> tuple[Message, Co
         reply_to_message_id="",
         group_id=message.metadata.group_id,
         created_at=time.time(),
-        ttl=_LIVES,
+        ttl=float(DEFAULT_TTL),
         message_type=message.metadata.message_type,
     )
     metadata.delivered_at = ""
-    seen = Message.__new__(Message)
-    vars(seen).update({"_metadata": metadata, "_content": content, "_error": None})
+    seen = Message(content, metadata=metadata)  # type: ignore[call-overload]  # as Flower makes those that it delivers
     config = dict(sorted(context.run_config.items()))
     return seen, Context(context.run_id, node, dict(context.node_config), RecordDict(), config)
 
 
-@lru_cache(maxsize=1024)
 def warn_of_state(run: int, node: int) -> None:
     """Say once for each node of a run that what its app has left in the context is gone."""
+    if (run, node) in _WARNED:
+        return
+    _WARNED.add((run, node))
     LOG.warning(
         "lightdp: the app of node %d in run %d left state in its context, which is not kept: updates under drawn masks "
         "must not follow from earlier messages. A plan with masks='gaussian' keeps it", node, run,

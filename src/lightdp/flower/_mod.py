@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, replace
+from dataclasses import replace
 from functools import partial
 from types import FunctionType
 from typing import Any, TypeVar
@@ -138,8 +138,8 @@ def _enrol(order: ConfigRecord, settings: Settings, vault: Vault, *, records: bo
         member = _restored(plan, settings, vault, records=records)
     else:
         facts = {"run": run.hex(), "plan": text, "length": length, "before": before, "kinds": kinds}
-        vault.begin(facts | {"failed": list(astuple(failed))})
-        _warn(settings)
+        vault.begin(facts | {"failed": failed.to_list()})
+        _warn(settings, plan)
         asked: dict[str, Any] = {"length": length, "run": run, "name": settings.name, "identity": settings.identity}
         own = _own(settings, vault, records=records)
         member = vault.member(_like(settings, vault, records=records), lambda: Member.new(plan, **asked, **own))
@@ -256,13 +256,19 @@ def _refuse_mods(call_next: ClientAppCallable) -> None:
         )
 
 
-def _warn(settings: Settings) -> None:
+def _warn(settings: Settings, plan: Plan) -> None:
     """Say which limits a node does without; a simulation, which has no file, needs none."""
     without = [] if settings.total_epsilon is not None else ["lightdp-total-epsilon: a server may start run after run"]
     if settings.min_colluders == 0:
         without.append("lightdp-min-colluders: a plan may trust all other clients")
     if without and settings.state is not None:
         LOG.warning("lightdp: this node has no %s", "; no ".join(without))
+    if plan.masks.kind == "drawn" and settings.masks is None and settings.state is not None:
+        LOG.warning(
+            "lightdp: the plan's masks are drawn. They protect a node whose app computes its update from the message, "
+            "the node's data and random numbers of its own alone, and keeps no files or globals between messages. If "
+            'this one does not, lightdp-masks="gaussian" refuses such plans; lightdp-masks="any" accepts them'
+        )
 
 
 def _get(order: ConfigRecord, key: str, kind: type[T]) -> T:

@@ -33,6 +33,7 @@ _ENGINE = {"partition-id", "num-partitions"}  # the node_config of Flower's simu
 _FILES = ("-state", "-anchor", "-identity", "-pins")
 _PATH = re.compile(r"(?<![\w>])[~.]{0,2}/[^\s'\",;]+")  # none of ours, such as that of a system's error
 _ROUNDS = 10_000  # the most of a plan, unless the node says otherwise
+_MASKS = ("any", "gaussian")
 _ROUNDING = 1e-9  # numbers that were written down and read again
 
 
@@ -71,6 +72,11 @@ def _clip(key: str, value: object) -> float:
     return positive(key, value)
 
 
+def _stricter(own: str | None, asked: str) -> str | None:
+    """Of two values of `masks`; a server must not say for the operator that "any" are fine."""
+    return asked if asked == "gaussian" else own
+
+
 def _setting(
     reader: Callable[[str, Any], Any],
     default: Any = None,  # noqa: ANN401  as `field`
@@ -102,6 +108,8 @@ class Settings:
         min_colluders: least number of colluders that a plan must withstand.
         max_stragglers: largest number of stragglers of a plan; where they are many, little of the noise is shared by
             clients that answer, and much of the budget is kept for lies.
+        masks: "gaussian" refuses plans whose masks may be drawn, in any of their rosters: these ask something of the
+            app that no mod can check (`mod`). "any" accepts both kinds, and so does None, with a warning.
         max_rounds: largest number of rounds of a plan, which bounds what it costs to compute it.
         total_epsilon: ε of everything that this node has sent, over all runs, at `total_delta`. It needs a `state`.
         total_delta: the δ of `total_epsilon`.
@@ -124,6 +132,7 @@ class Settings:
     max_delta: float = _setting(probability, 1.0, tighter=min, needed=True)
     min_colluders: int = _setting(_count, 0, tighter=max)
     max_stragglers: float = _setting(_count, math.inf, tighter=min)
+    masks: str | None = _setting(partial(choice, options=_MASKS), tighter=_stricter)
     max_rounds: int = _setting(partial(integer, low=1), _ROUNDS, tighter=min)
     total_epsilon: float | None = _setting(positive)
     total_delta: float | None = _setting(probability)
@@ -174,6 +183,11 @@ class Settings:
         ):
             if wanted is not None and named != wanted:
                 raise ProtocolError(f"the plan's {what} is {named!r}, and this node accepts lightdp-{what}={wanted!r}")
+        if self.masks == "gaussian" and plan.masks != "gaussian" and plan.undrawable is None:
+            raise ProtocolError(
+                f"the plan's masks are {plan.masks!r}, and this node accepts lightdp-masks='gaussian': plan with "
+                "masks='gaussian'"
+            )
         limits: list[tuple[str, float, str, str, float]] = [
             ("epsilon", plan.epsilon, "above", "lightdp-max-epsilon", self.max_epsilon),
             ("delta", plan.delta, "above", "lightdp-max-delta", self.max_delta),

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from lightdp import gaussian
 from lightdp.errors import ArgumentError, BudgetError, LightDPError, ProtocolError
 from lightdp.federation import Member, MemberState
-from lightdp.flower._accountant import failures
 from lightdp.flower._plans import planned
 from lightdp.flower._settings import Settings
 from lightdp.flower._vault import Vault
@@ -111,7 +110,7 @@ def before(vault: Vault, run: str) -> tuple[float, Failures]:
 
 def _failed(vault: Vault) -> Failures:
     """By how much the μ of earlier runs may fall short; records before drawn masks say nothing of it."""
-    return failures("failed", vault.record.get("failed", []))
+    return Failures.of("failed", vault.record.get("failed", []))
 
 
 def _earlier(text: str) -> Plan:

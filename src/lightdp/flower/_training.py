@@ -197,7 +197,7 @@ class Training:
         return over
 
     def _introduce(self, arrays: ArrayRecord) -> None:
-        """Log what is trained, the plan, the inner strategy, and how loud the noise is."""
+        """Log what is trained, the plan, the inner strategy, how loud the noise is, and what drawn masks ask."""
         strategy, length = self.strategy, _arrays.length(arrays, self.engine.trained(arrays))
         LOG.info("Starting %s with %s:", type(strategy).__name__, type(strategy.strategy).__name__)
         LOG.info("\t├── Number of rounds: %d", self.rounds)
@@ -205,6 +205,11 @@ class Training:
         strategy.summary()
         swamped = noise_ratio(strategy.plan, length) > 1
         LOG.log(logging.WARNING if swamped else logging.INFO, "lightdp: %s", noise_advice(strategy.plan, length))
+        if strategy.plan.masks.kind == "drawn":
+            LOG.info(
+                "lightdp: the plan's masks are drawn: apps see an empty context.state in train messages, and what they "
+                "leave there is not kept. A plan with masks='gaussian' keeps it"
+            )
 
     def _train(self, result: Result, current: int) -> bool:
         """One round; returns whether another one may follow."""

@@ -16,7 +16,8 @@ from lightdp.planning._calibrations import CALIBRATIONS, Calibration, Noise
 from lightdp.planning._claims import Claim, paper_claims
 from lightdp.planning._cohorts import Membership, memberships
 from lightdp.planning._compare import HEADINGS, Comparison, compare
-from lightdp.planning._masks import NEVER, Failures, Masks
+from lightdp.planning._failures import NEVER, Failures
+from lightdp.planning._masks import Masks
 from lightdp.planning._page import holds_for, page, sections
 from lightdp.planning._per_client import PerClientPlan, plan_per_client
 from lightdp.planning._plan import Plan, plan, solve

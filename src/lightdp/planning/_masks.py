@@ -11,6 +11,7 @@ from typing import Literal
 from lightdp import drawn, gaussian
 from lightdp.errors import InfeasibleError
 from lightdp.noise_graph import gain
+from lightdp.planning._failures import NEVER, Failures
 from lightdp.planning._request import Request
 
 WORTH = 1.02
@@ -28,59 +29,6 @@ _SMALLER, _SHRINKS = 60, 0.98  # how many smaller γ are tried, and how much sma
 _LARGER = 4  # times as many masks, at most, where rosters have up to twice as many clients: more peers and more rounds
 _SHIFT = 1.3e-5  # of ε, for the lattice of a roster: half its share of δ times μ/u, where u >= 2 and ε <= 100 (B2)
 _MANY = 2**22  # masks of a client for a parameter: plans with more of them have Gaussian ones
-
-
-@dataclass(frozen=True)
-class Failures:
-    """By how much drawn masks of some runs may fall short of the Gaussians that a ledger of μ² counts (B2).
-
-    At the plan's ε and δ `Masks.covered` makes room for it. At any other ε, and beside other releases, it counts on top
-    of the Gaussian loss: with a fixed probability, with one that grows as 1 + e^ε, and with a factor e^shift on all
-    densities. Failures of several runs add up.
-
-    Attributes:
-        fixed: probability that masks are narrower, or lost more often, than is counted.
-        tails: probability that one is beyond the reach of its Gaussian.
-        shift: of ε, for the lattice.
-    """
-
-    fixed: float = 0.0
-    tails: float = 0.0
-    shift: float = 0.0
-
-    def __add__(self, other: Failures) -> Failures:
-        """Those of other runs as well."""
-        return Failures(self.fixed + other.fixed, self.tails + other.tails, self.shift + other.shift)
-
-    def at(self, epsilon: float) -> float:
-        """What they take of δ at this ε."""
-        return (self.fixed + (1 + math.exp(min(epsilon, 700.0))) * self.tails) * math.exp(self.shift)
-
-    def epsilon(self, mu: float, delta: float) -> float:
-        """ε of everything that costs μ with these failures, at δ; infinity where they leave nothing of δ.
-
-        >>> Failures().epsilon(1.0, 1e-5) == gaussian.epsilon(1.0, 1e-5) < Failures(fixed=1e-6).epsilon(1.0, 1e-5)
-        True
-        """
-        if self == NEVER:
-            return gaussian.epsilon(mu, delta)
-        more = math.exp(-self.shift)
-        failed = self.at(gaussian.epsilon(mu, delta / 2 * more) + self.shift)  # at an ε that is not below the result
-        return gaussian.epsilon(mu, (delta - failed) * more) + self.shift if failed <= delta / 2 else math.inf
-
-    def delta(self, epsilon: float, mu: float) -> float:
-        """δ of everything that costs μ with these failures, at ε.
-
-        >>> Failures().delta(3.0, 1.0) == gaussian.delta(3.0, 1.0) < Failures(fixed=1e-6).delta(3.0, 1.0) - 9e-7
-        True
-        """
-        if self == NEVER:
-            return gaussian.delta(epsilon, mu)
-        found = gaussian.delta(max(epsilon - self.shift, 0.0), mu) + max(self.shift - epsilon, 0.0)
-        return min(found * math.exp(self.shift) + self.at(epsilon), 1.0)
-
-
-NEVER = Failures()
 
 
 @dataclass(frozen=True)
