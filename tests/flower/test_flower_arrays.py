@@ -61,14 +61,14 @@ def test_a_torch_model_with_batch_normalisation_trains() -> None:
     model.load_state_dict(arrays.to_torch_state_dict())
     for key, value in model.state_dict().items():
         step = 1.0 if value.is_floating_point() else 0.0
-        assert value.double().numpy() == pytest.approx(before[key].double().numpy() + step, abs=0.05)
+        assert value.double().numpy() == pytest.approx(before[key].double().numpy() + step, abs=0.1)  # 6 σ
 
 
 def test_a_list_of_arrays_as_scikit_learn_models_have_trains() -> None:
     initial = [np.zeros((1, 4)), np.zeros(1)]
     found = trained(plus(0.5), ArrayRecord(initial)).to_numpy_ndarrays()
     assert [each.shape for each in found] == [(1, 4), (1,)]
-    assert np.concatenate([each.ravel() for each in found]) == pytest.approx(np.full(5, 2.0), abs=0.05)
+    assert np.concatenate([each.ravel() for each in found]) == pytest.approx(np.full(5, 2.0), abs=0.1)
 
 
 def test_updates_are_clipped_as_one_vector() -> None:
