@@ -12,7 +12,7 @@ import lightdp
 LENGTH, RUN = 6, b"example run 0001"  # the run's name has 16 bytes
 
 plan = lightdp.plan(
-    clients=3, colluders=1, stragglers=1, rounds=4, epsilon=8, delta=1e-5, unit="client", calibration="repair"
+    clients=3, colluders=0, stragglers=1, rounds=4, epsilon=8, delta=1e-5, unit="client", calibration="repair"
 )
 server = lightdp.Server(plan, length=LENGTH, run=RUN)
 clients = [lightdp.Client.new(plan, length=LENGTH, run=RUN, name=name) for name in ("ann", "bob", "cem")]
@@ -31,14 +31,15 @@ for present in (("ann", "bob", "cem"), ("ann", "bob")):
     for name, client in zip(server.names, clients, strict=True):
         if name in present:
             begun = client.begin(start)
-            if begun.binds:  # with drawn masks: noise cancels among those who train from the same model
-                begun.bind(hashlib.sha256(model.data).digest())
+            if begun.binds:  # with drawn masks: hash the same bytes on all clients, or their noise does not cancel
+                begun.bind(hashlib.sha256(model.astype("<f4").tobytes()).digest())
             server.receive(begun.upload(updates[name]))  # one message of bytes
     result = server.close()
     model += result.mean()
     print(f"round {result.round}: used {len(result.used)} of 3 uploads, mean {np.round(result.mean(), 1)}")
 
-# The closing round has no data: ann and bob take out what cem's absence left.
+# The closing round has no data: ann and bob take out what cem's absence left. They know all rounds before round 1; a
+# client that missed some is told of them by announce(since=the first that it missed).
 start = server.announce(since=1, closing=True)
 for client in clients[:2]:
     server.receive(client.begin(start).upload(None))

@@ -138,8 +138,8 @@ def test_where_nobody_asked_for_a_gamma_drawn_masks_may_have_a_smaller_one() -> 
     assert Plan.from_json(found.to_json()).digest() == found.digest()
     few = planned(masks="drawn", parameters=1000, **asked)
     assert found.gamma < few.gamma
-    assert "they need 5.0 % more noise variance" in " ".join(str(found).split())
-    assert "they need 1.9 % more noise variance" in " ".join(str(planned()).split())
+    assert "for 5.0 % more noise variance" in " ".join(str(found).split())
+    assert "for 1.9 % more noise variance" in " ".join(str(planned()).split())
     much = lightdp.plan(clients=20, colluders=2, stragglers=0, rounds=50, epsilon=3, delta=1e-5, masks="drawn")
     assert much.masks.kind == "drawn"  # although the best γ is 1024
     near, best = (planned(clients=100, masks=masks) for masks in ("auto", "gaussian"))
@@ -164,7 +164,9 @@ def test_digests_and_texts() -> None:
     assert (shown["masks"], shown["mask_bits"], shown["mask_cost"]) == ("drawn", 24, p.mask_cost)
     assert usual.to_dict()["mask_bits"] == 40
     text = " ".join(str(p).split())
-    assert "49 drawn values a parameter and round, of 24 random bits each; they need 1.9 % more noise variance" in text
+    assert (
+        "49 drawn values a parameter and round, of 24 random bits instead of 40, for 1.9 % more noise variance" in text
+    )
     assert "49 Gaussian samples a parameter and round" in str(usual)
 
 

@@ -169,7 +169,8 @@ def test_late_uploads_are_recorded_and_never_added() -> None:
 def test_the_example_runs_and_is_short(capsys: pytest.CaptureFixture[str]) -> None:
     path = Path(__file__).parents[2] / "examples/two_clients.py"
     assert len(path.read_text().splitlines()) < 60
-    runpy.run_path(str(path))
+    found = runpy.run_path(str(path))
+    assert found["plan"].gamma > 0  # there is noise to repair
     assert "ann has spent ε = " in capsys.readouterr().out
 
 

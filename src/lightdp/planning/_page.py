@@ -85,9 +85,9 @@ def _drawn(plan: Plan) -> str:
     if plan.request.gamma is None:  # the best γ of Gaussian masks may be larger
         usual = solve(plan.request.but(masks="gaussian"))
         more = (plan.sigma_individual / usual.sigma_individual) ** 2 - 1
-    cost = f"{100 * more:.1f} % more noise variance than Gaussian samples, of {GAUSSIAN.bits} bits"
     return (
-        f", of {plan.masks.bits} random bits each; they need {cost}, and clients that keep nothing between rounds (B2)"
+        f", of {plan.masks.bits} random bits instead of {GAUSSIAN.bits}, for {100 * more:.1f} % more noise variance; "
+        "updates must not depend on what earlier rounds left on a client, or take masks='gaussian' (B2)"
     )
 
 

@@ -101,7 +101,8 @@ class Request:
     )
     gamma: float | None = setting("Ratio of variances σ_K²/σ_U²; by default the best one.", None, group="Noise")
     masks: MasksName = setting(
-        "Noise that two clients share: gaussian, or drawn from fewer random bits, which is faster and needs repair; "
+        "Noise that two clients share: gaussian, or drawn from fewer random bits, which is faster, with repair and "
+        "for clients that keep no state between rounds; "
         "auto: drawn where that costs at most 2 % more noise.", "auto", group="Noise",
     )
     reserve: Reserve = setting("With repair, plan for expected or worst-case stragglers.", "expected", group="Noise")

@@ -87,7 +87,9 @@ class ClientRound:
         """
         if self.binds and self.given is None:
             raise ProtocolError(
-                f"masks are drawn: round {self.number} must be bound to its model (bind) before it is answered"
+                f"round {self.number} must be bound, as the plan's masks are drawn: call bind(hash) on it before its "
+                "answer, with 32 bytes that are the same on all clients, such as SHA-256 of the model's bytes, or plan "
+                "with masks='gaussian'"
             )
 
     def claim(self) -> None:
