@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +73,30 @@ def test_the_view_of_other_models_is_as_real_histories_have_it(grace: int, seed:
     assert view.mu <= View(plan, [replace(each, given=None) for each in tellings]).mu
     assert list(view.colluders) == [plan.clients - 1]
     assert view.covariance(1.0, plan.gamma) == pytest.approx(found.covariance(), abs=1e-12)
+
+
+@pytest.mark.parametrize("grace", [0, 1])
+@pytest.mark.parametrize("seed", range(3))
+def test_no_story_with_other_models_costs_more_than_was_reserved(grace: int, seed: int) -> None:
+    """(W5): a climb over what clients are told of the past and of the model, whose pairs part and meet again."""
+    plan = planned(clients=5, colluders=0, stragglers=2, gamma=20.0, grace=grace, masks="gaussian")
+    rng = random.Random(seed)  # noqa: S311  a search, not a secret
+    models = [None, bytes(32), bytes([1]) * 32]
+    best, asked, split = 0.0, dict[tuple[int, int], bytes | None](), 0
+    for script, _ in _stories.climb(plan, _stories.rotation(plan), seed=seed, steps=25):
+        story = script.story(plan)
+        changed = asked | {(rng.randrange(5), rng.randrange(9)): rng.choice(models) for _ in range(3)}
+        lied = [
+            each if each.closing else replace(each, given=changed.get((each.client, len(each.past)))) for each in story
+        ]
+        found = _stories.play(plan, lied)
+        split += len({each.given for each in lied}) > 1
+        reached = max(_stories.of_reserved(found), _stories.of_worst(found))
+        assert reached <= 1
+        if reached >= best:
+            best, asked = reached, changed
+    assert split > 5
+    assert best > 0.4
 
 
 def test_a_covariance_that_knows_one_model_alone_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

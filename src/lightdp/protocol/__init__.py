@@ -24,7 +24,8 @@ One run, from both sides:
 >>> server.close().used
 ClientSet.of(3, [0, 1])
 
-An announcement starts a round and says who was used in those before. Everything else (networks, files of models,
+An announcement starts a round and says who was used in those before. A round that `binds`, as with drawn masks, is
+bound to the model by `ClientRound.bind` before it is answered. Everything else (networks, files of models,
 training) moves these bytes.
 """
 

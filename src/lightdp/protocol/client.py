@@ -38,6 +38,7 @@ class Client:
     - what leaves is clipped to the plan's sensitivity (the whole vector for unit "client"; for unit "record" the
       caller clips each record), clamped to the plan's range, and carries the plan's noise;
     - `begin` raises `BudgetError`, and nothing leaves, if the round could exceed the budget (R2);
+    - with drawn masks nothing leaves for a round with data that is not bound to its model (`ClientRound.bind`, B2);
     - a message that is malformed (`WireError`) or contradicts the protocol (`ProtocolError`) changes nothing;
     - the state is a value: each step makes the next one, saves it, and goes on from it only then. If `store` fails,
       nothing leaves and nothing has changed.
