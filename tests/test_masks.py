@@ -223,6 +223,17 @@ def test_plans_without_drawn_masks_have_gaussian_ones() -> None:
         assert [type(term) for term in masks.pairwise_terms({1: b"k" * 32}, 0, grid)] == [stream.Term]
 
 
+def test_uploads_longer_than_the_cost_of_drawn_masks_counts_for_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = lightdp.plan(
+        clients=50, colluders=10, stragglers=10, rounds=150, epsilon=3, delta=1e-5, unit="client", masks="drawn"
+    )
+    assert drawn.VALUES_MAX == 2**32
+    monkeypatch.setattr(drawn, "VALUES_MAX", 1000)
+    assert Grid.of(plan, 1000).unit > 0
+    with pytest.raises(InfeasibleError, match="masks='drawn' are not within delta=1e-05 for 1001 values"):
+        Grid.of(plan, 1001)
+
+
 def test_more_values_than_drawn_masks_cover_are_refused() -> None:
     plan = planned(calibration="repair", masks="drawn", epsilon=8.0)
     assert Grid.of(plan, 10**6).unit > 0

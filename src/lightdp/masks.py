@@ -128,7 +128,8 @@ def _unit(plan: Plan, length: int, sigma: float) -> int:
         "repeated": length * (plan.honest - 1) * (1 + plan.grace),
         "begun": plan.masks.cost * plan.masks.covered / whole,
     }
-    if not drawn.fits(plan.gamma, plan.budget, plan.delta, length * plan.masks.each, **seen):
+    fits = drawn.fits(plan.gamma, plan.budget, plan.delta, length * plan.masks.each, **seen)
+    if length > drawn.VALUES_MAX or not fits:
         raise InfeasibleError(
             f"masks='drawn' are not within delta={plan.delta:g} for {length} values and {plan.masks.each} masks of "
             f"each at epsilon={plan.budget:g}: take masks='gaussian'"

@@ -9,7 +9,7 @@ ledger must count so that (R1), (R2) and (W5) hold with drawn masks as they do w
 0.104
 """
 
-from lightdp.drawn._cost import COVERED, cost, lost_costs, room
+from lightdp.drawn._cost import COVERED, VALUES_MAX, cost, lost_costs, room
 from lightdp.drawn._law import (
     BITS,
     GAMMA_MAX,
@@ -34,6 +34,7 @@ __all__ = [
     "LOST",
     "PARTS",
     "SIGMA",
+    "VALUES_MAX",
     "VARIANCE",
     "Part",
     "beyond",

@@ -14,8 +14,10 @@ from lightdp.drawn._law import LOST, PARTS, SIGMA
 COVERED = 1 + 1e-4
 """How many times every cost counts, which makes room for what may fail (`room`)."""
 
+VALUES_MAX = 2**32
+"""Values of an upload, at most, for which `cost` counts clusters of lost masks."""
+
 _CLUSTER = 1e-8  # the share of δ for more lost masks in a coordinate of a round than are told apart
-_VALUES = 2.0**32  # parameters of a model, at most
 _LARGEST = 600.0  # exponent that a float holds with room to spare
 _RATES = np.arange(-20, 200) / 4.0  # of Chernoff's bound: powers of 2, in what one lost mask costs
 _ROUND_UP = 1 + 1e-9
@@ -85,4 +87,4 @@ def _falls(others: int, lost: int) -> float:
 
 def _together(draws: int, others: int, delta: float) -> int:
     """So many masks at least that no more are lost in one coordinate of a round, in any of all coordinates."""
-    return next(k for k in count(1) if _VALUES * draws * LOST * _falls(others, k) <= _CLUSTER * delta)
+    return next(k for k in count(1) if VALUES_MAX * draws * LOST * _falls(others, k) <= _CLUSTER * delta)

@@ -43,7 +43,7 @@ class ClientRound:
         Guarantee: a server that sent other clients something else learns nothing of this client's masks from them.
         Drawn masks need that before `claim` or `upload`, and an update that is made of what was given, of the client's
         own data and of random numbers of its own, not of what earlier rounds have left on the client (B2). With
-        Gaussian masks it is optional. Nobody notices clients that were given different things: their noise stays in
+        Gaussian masks it is optional. Different hashes are not detected: their clients' noise stays in
         the sum. So hash bytes of one fixed form, equal on all clients.
 
         Args:
