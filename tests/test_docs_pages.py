@@ -86,6 +86,15 @@ def test_a_command_that_is_wrong_is_found(commands: str, said: str, tmp_path: Pa
         followed(f"```sh\n{commands}\n```\n", tmp_path)
 
 
+@pytest.mark.parametrize("program", ["make", "ssh-keygen"])
+def test_a_page_is_skipped_where_a_program_is_missing(
+    program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(pytest.skip.Exception, match=rf"page\.md needs {program}$"):
+        followed(f"```sh\nfalse\n{program} absent\n```\n", tmp_path)
+
+
 def test_output_that_differs_is_found(tmp_path: Path) -> None:
     followed("```console\n$ echo one\none\n$ echo two\n```\n", tmp_path / "right")
     with pytest.raises(AssertionError, match="one"):

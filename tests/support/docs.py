@@ -14,7 +14,8 @@ HOME), by language:
 `lightdp run` and `lightdp report` are called in the test's process, which imports what they need once.
 `/etc` and `/var` are folders beside the clone. What pages show was printed on a CPU: GPUs are hidden.
 A few programs cannot do their work in a test:
-`support/stand_ins.py` takes their place and checks what they are asked for.
+`support/stand_ins.py` takes their place and checks what they are asked for. Where a program that has no stand-in is not
+installed, the page is skipped.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ LANGUAGES = {"console", "csv", "python", "sh", "text", "toml", "yaml"}
 _BLOCK = re.compile(r'^```(\w*)(?: title="([^"\n]+)")?\n(.*?)^```$', flags=re.MULTILINE | re.DOTALL)
 _CLONED = ("benchmarks", "docs", "examples", "results", "constraints.txt", "pyproject.toml")
 _SYSTEM = re.compile(r"(?<![\w.~-])/(etc|var)/")
+_NEEDED = re.compile(r"^(?:\$ )?(make|ssh-keygen)\b", flags=re.MULTILINE)
+"""Programs that not every machine has: `make` reads the Makefile for its stand-in."""
 _NOT_INHERITED = re.compile("BROWSER|COLUMNS|FLWR_.*|LIGHTDP_.*|MAKE.*|MFLAGS|XDG_.*")
 _BEFORE = {"membership.md": (ROOT / "docs/how-to/operate.md",)}
 """What is followed before a page that goes on from there."""
@@ -110,7 +113,12 @@ class Reader:
 
     def follow(self) -> None:
         """Run and write what the page shows, after what the page shows that it goes on from."""
-        for page in (*_BEFORE.get(self.page.name, ()), self.page):
+        pages = (*_BEFORE.get(self.page.name, ()), self.page)
+        commands = [block.text for page in pages for block in blocks(page) if block.language in ("console", "sh")]
+        for program in _NEEDED.findall("\n".join(commands)):
+            if shutil.which(program) is None:
+                pytest.skip(f"{self.page.name} needs {program}")
+        for page in pages:
             _GIVEN.get(page.name, lambda _: None)(self.place)
             for block in blocks(page):
                 self._does(block)
