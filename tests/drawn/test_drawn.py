@@ -301,6 +301,13 @@ def test_alpha_grows_with_rounds_and_falls_with_delta_clients_and_what_may_fail(
     assert drawn.cost(7.6, 1, 0, 150, 1e-5, fails=1e-6) == found(fails=1e-8) == math.inf
 
 
+@pytest.mark.parametrize("honest", [400_000, 700_000, 1_000_000, 2_000_000])
+def test_alpha_is_finite_for_rosters_that_lose_many_masks_in_every_round(honest: int) -> None:
+    found = drawn.cost(1.0, honest, 1000, 2, 1e-5, fails=1e-6)
+    expected = 2 * 2 * (honest - 1) * drawn.LOST * drawn.lost_costs(1.0, honest, 1000, 0, 1)[0]
+    assert expected < found < math.inf
+
+
 def test_alpha_is_above_the_exact_quantile_of_one_coordinate() -> None:
     """If all change is in one coordinate, the number of lost masks is binomial: its quantile is a lower bound."""
     most, peers = 150, 39

@@ -102,9 +102,19 @@ def test_where_drawn_masks_are_not_possible_or_not_worth_it_they_are_gaussian(ch
         ({"gamma": 11.0}, InfeasibleError, 'masks="drawn" need gamma <= .* got gamma=11'),
         ({"gamma": 0.0}, InfeasibleError, "masks='drawn' need pairwise noise, got gamma=0"),
         (
-            {"rounds": 10**6, "gamma": 7.0, "parameters": 10},
+            {"rounds": 90_000, "gamma": 7.0, "parameters": 10},
             InfeasibleError,
             "masks='drawn' need a smaller budget, fewer clients or rounds: no bound is known",
+        ),
+        (
+            {"rounds": 10**6, "gamma": 7.0, "parameters": 10},
+            InfeasibleError,
+            "masks='drawn' need fewer clients or rounds: a client may have 4,194,304 masks .* 39 honest peers",
+        ),
+        (
+            {"clients": 6_000_000, "rounds": 1, "parameters": 10},
+            InfeasibleError,
+            "masks='drawn' need fewer clients or rounds: .* with 5,999,989 honest peers",
         ),
         (
             {"epsilon": 150.0},

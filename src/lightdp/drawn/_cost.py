@@ -81,8 +81,8 @@ def lost_costs(gamma: float, honest: int, stragglers: int, grace: int, most: int
 
 
 def _falls(others: int, lost: int) -> float:
-    """A bound on the probability that at least so many of the others are lost."""
-    return math.comb(others, lost) * LOST**lost if lost <= others else 0.0
+    """A bound on the probability that at least so many of the others are lost, by the number of ways to choose them."""
+    return math.prod((others - k) * LOST / (k + 1) for k in range(lost)) if lost <= others else 0.0
 
 
 def _together(draws: int, others: int, delta: float) -> int:

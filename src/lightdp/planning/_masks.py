@@ -115,8 +115,13 @@ def _drawn(asked: Request, gamma: float, total: float) -> Masks:
     """
     if gamma == 0:
         raise _refused("pairwise noise", "gamma=0")
-    drawn.unit(FINE, gamma)
+    drawn.unit(FINE, gamma)  # refuses a γ that is too large for the lattice
     peers, most = asked.honest - 1, math.ceil(total * float(gain(asked.honest, gamma)) * (1 + 1e-9)) + 1
+    if most * peers > _MANY:
+        raise _refused(
+            f"fewer clients or rounds: a client may have {_MANY:,} masks for a parameter",
+            f"{most:,} rounds with {peers:,} honest peers",
+        )
     cost = _cost(asked, gamma, total, most)
     if cost == math.inf:
         raise _refused(
@@ -145,7 +150,7 @@ def _drawn(asked: Request, gamma: float, total: float) -> Masks:
 def _cost(asked: Request, gamma: float, total: float, most: int) -> float:
     """α of (B2), with as much room for failures as is proven; infinity where there is too little."""
     least, whole = 1 / float(gain(asked.honest, gamma)), gaussian.mu(asked.epsilon, asked.delta)
-    for steepness, rosters in product(_STEEPNESS, _ROSTERS if most * (asked.honest - 1) <= _MANY else ()):
+    for steepness, rosters in product(_STEEPNESS, _ROSTERS):
         fails = drawn.room(steepness) / rosters - _LATTICE
         bounds = (gamma, asked.honest, asked.stragglers, most, asked.delta)
         cost = drawn.cost(*bounds, fails=fails, grace=asked.grace)
