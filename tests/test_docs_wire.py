@@ -54,11 +54,14 @@ def number(data: bytes) -> int:
 def opened(message: bytes) -> tuple[dict[str, bytes], bytes]:
     """The envelope of a message, verified, and its payload."""
     head, payload = decoded("Envelope", message, offsets=True), message[80:]
-    assert (head["magic"], number(head["version"]), head["run"]) == (b"LDP", 5, RUN)
+    assert (head["magic"], number(head["version"]), head["run"]) == (b"LDP", 6, RUN)
     assert number(head["length"]) == len(payload)
-    covered = payload[:80] if number(head["kind"]) == 4 else payload
+    covered = payload[:96] if number(head["kind"]) == 4 else payload
     assert number(head["checksum"]) == zlib.crc32(message[:76] + covered)
     return head, payload
+
+
+GIVEN = bytes(range(32))
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +78,7 @@ def talk() -> dict[str, bytes]:
     for client in clients:
         client.join(server.roster(client.name))
     first = server.announce()
-    uploads = [client.begin(first).upload(np.zeros(50)) for client in clients[:2]]
+    uploads = [client.begin(first).bind(GIVEN).upload(np.zeros(50)) for client in clients[:2]]
     for upload in uploads:
         server.receive(upload)
     server.close()
@@ -138,12 +141,13 @@ def test_an_upload_is_as_the_page_says(talk: dict[str, bytes]) -> None:
     fields = decoded("Upload", payload)
     bits = number(fields["bits"])
     assert (number(fields["length"]), bits) == (50, talk["bits"][0])
+    assert fields["tag"] == hashlib.sha256(b"lightdp bound" + GIVEN).digest()[:16]
     words = np.frombuffer(fields["vector"], "<u4")
     unit = math.gcd(bits, 32)
     assert words.size == -(-50 // (32 // unit)) * (bits // unit)
-    digest = hashlib.sha256(payload[:16] + fields["vector"]).digest()
+    digest = hashlib.sha256(payload[:32] + fields["vector"]).digest()
     chain = head["roster"]  # as it is before the first round
-    signed = b"lightdp/3 upload" + RUN + head["round"] + head["roster"] + head["client"] + chain + digest
+    signed = b"lightdp/4 upload" + RUN + head["round"] + head["roster"] + head["client"] + chain + digest
     signer = decoded("Enrolment", opened(talk["enrol"])[1])["signer"]
     Ed25519PublicKey.from_public_bytes(signer).verify(fields["signature"], signed)
 

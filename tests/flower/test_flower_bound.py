@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 import lightdp
 from lightdp import masks
-from lightdp.errors import ArgumentError
-from lightdp.flower import LightDP, _bound, _vault
+from lightdp.errors import ArgumentError, ProtocolError
+from lightdp.flower import LightDP, _bound, _run, _vault
 from lightdp.masks import Grid
 from support.flower_grid import LocalGrid, over_the_wire
 from support.flower_talk import Talk, a_plan
@@ -251,13 +251,15 @@ def test_noise_does_not_cancel_for_a_node_that_was_sent_something_else(
     assert not sum(noise).any()
     talk.server.close()
     answers(talk, {}, {}, other)
-    assert len(talk.server.close().used) == 3
+    result = talk.server.close()
+    assert (list(result.used), list(result.apart)) == ([0, 1], [2])
     odd = noise[3:]
     unit = Grid.of(talk.plan, 4).unit
     assert sum(odd).any()
     assert not any((each % unit).any() for each in odd)
-    answers(talk)  # the next round is as any other
-    assert not sum(noise[6:9]).any()
+    answers(talk)  # the next round is as any other, and repairs what was shared with the node that is left out
+    assert sum(noise[6:9]).any()
+    assert not sum([*noise[3:5], *noise[6:9]]).any()
 
 
 def test_nor_does_it_with_another_message_type_or_gaussian_masks_that_need_no_such_thing(
@@ -273,6 +275,52 @@ def test_nor_does_it_with_another_message_type_or_gaussian_masks_that_need_no_su
             assert talk.grid.handle(at, message).has_content()
         assert sum(noise).any() != cancels
         monkeypatch.undo()
+
+
+class Mixed(LocalGrid):
+    """A grid whose last node runs another version of the app."""
+
+    def handle(self, at: int, message: Message, **options: Any) -> Message:
+        kept, self.run_config = self.run_config, {"version": 2} if at == len(self.nodes) - 1 else {"version": 1}
+        try:
+            return super().handle(at, message, **options)
+        finally:
+            self.run_config = kept
+
+
+@pytest.mark.parametrize("grace", [0, 1])
+def test_a_node_that_trains_from_something_else_is_left_out_and_named(
+    caplog: pytest.LogCaptureFixture, grace: int
+) -> None:
+    grid, counts = Mixed(an_app(), 5), list[int]()
+    for node in grid.nodes:
+        node.config["lightdp-allow-metrics"] = "loss"
+
+    def counted(contents: list[RecordDict], _: str) -> MetricRecord:
+        counts.append(len(contents))
+        return MetricRecord()
+
+    plan = planned(masks="drawn", grace=grace, epsilon=8.0, rounds=20)
+    inner = FedAvg(train_metrics_aggr_fn=counted)
+    _, result = trained(grid, plan, inner, num_rounds=3)
+    rows = list(result.train_metrics_clientapp.values())[:3]
+    assert [row["lightdp-used"] for row in rows] == [4, 4, 4]
+    assert [row["lightdp-late"] for row in rows] == [1, 2, 3]
+    assert counts[:3] == [4, 4, 4]
+    said = [record.message for record in caplog.records if "upload left out" in record.message]
+    assert len(said) == 3
+    assert set(said) == {f"lightdp: upload left out: node {grid.nodes[4].id}: {_run._APART}"}
+    assert not any("timeout=" in record.message for record in caplog.records)  # no later deadline would help
+
+
+def test_where_all_nodes_train_from_different_things_the_training_ends_and_says_so() -> None:
+    class Different(LocalGrid):
+        def handle(self, at: int, message: Message, **options: Any) -> Message:
+            self.run_config = {"version": at}
+            return super().handle(at, message, **options)
+
+    with pytest.raises(ProtocolError, match=r"2 nodes: it trained from something else than most nodes"):
+        trained(Different(an_app(), 3), planned(masks="drawn", clients=3, stragglers=1, epsilon=8.0, rounds=20))
 
 
 def counting(found: list[Any]) -> ClientApp:

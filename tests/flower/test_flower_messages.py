@@ -56,7 +56,7 @@ def test_only_packed_bytes_and_allowed_metrics_leave_and_other_messages_are_unto
         assert {key: set(each.content[key]) for key in each.content} == {"arrays": {"lightdp"}, "metrics": {"loss"}}
         packed = each.content.array_records["arrays"]["lightdp"].numpy()
         assert packed.dtype == np.uint8
-        assert packed.size == size + 80 + 80  # envelope, and length, bits and signature
+        assert packed.size == size + 80 + 96  # envelope, and length, bits, tag and signature
     assert result.train_metrics_clientapp[1]["loss"] == 0.25
     assert "num-examples" not in result.train_metrics_clientapp[1]
     assert [each.content.metric_records["metrics"]["at"] for _, each in sorted(evaluations, key=lambda x: x[0])] == [

@@ -21,7 +21,7 @@ from lightdp.errors import ArgumentError, LightDPError, WireError
 from lightdp.keys import Identity, KeyPair, Keyring, Roster
 from lightdp.keys.derivation import _chosen, _compiled, _expand_plain
 from lightdp.keys.pair import _alive
-from lightdp.wire import Kind, Message, Upload
+from lightdp.wire import Kind, Message, Upload, tag_of
 from support import roster_trees
 from support.key_holders import ENROLMENTS, NAMES, PLAN, ROSTER, RUN, enrolment_of, identity_of, pair_of
 
@@ -148,12 +148,15 @@ def test_excerpt_equals_the_golden_one(vector: dict[str, Any]) -> None:
 def test_signature_of_an_upload_equals_the_golden_one(vector: dict[str, Any]) -> None:
     client = NAMES.index(vector["name"])
     packed, chain = bytes.fromhex(vector["packed"]), bytes.fromhex(vector["chain"])
-    upload = Upload(length=vector["length"], bits=vector["bits"], packed=packed)
+    given = None if vector["given"] is None else bytes.fromhex(vector["given"])
+    upload = Upload(length=vector["length"], bits=vector["bits"], packed=packed, tag=tag_of(given))
+    assert upload.tag == (bytes(16) if given is None else hashlib.sha256(b"lightdp bound" + given).digest()[:16])
+    assert upload.tag.hex() == vector["tag"]
     where: dict[str, Any] = {"run": RUN, "round": vector["round"], "roster": ROSTER.hash, "client": client}
     statement = upload.statement(Message(kind=Kind.UPLOAD, payload=b"", **where), chain=chain)
-    digest = hashlib.sha256(struct.pack("<QQ", vector["length"], vector["bits"]) + packed).digest()
+    digest = hashlib.sha256(struct.pack("<QQ", vector["length"], vector["bits"]) + upload.tag + packed).digest()
     place = RUN + struct.pack("<Q", vector["round"]) + ROSTER.hash + struct.pack("<I", client) + chain
-    assert statement == b"lightdp/3 upload" + place + digest
+    assert statement == b"lightdp/4 upload" + place + digest
     seed = hkdf(pair_of(vector["name"]).to_bytes(), bytes(32), b"lightdp/2 upload key")
     assert ed25519(seed, statement)[1].hex() == vector["signature"]
     signature = pair_of(vector["name"]).sign(statement)

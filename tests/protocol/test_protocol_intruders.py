@@ -191,7 +191,7 @@ def test_a_signature_is_64_bytes_of_an_upload() -> None:
     message = clients[0].begin(server.announce()).upload(np.zeros(5))
     upload = Upload.from_bytes(read(server, message).payload, length=5, bits=server._grid.bits)
     assert len(upload.signature) == 64
-    assert len(message) == 80 + 16 + 64 + len(upload.packed)
+    assert len(message) == 80 + 16 + 16 + 64 + len(upload.packed)
 
 
 # ---- histories ----

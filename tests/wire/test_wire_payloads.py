@@ -95,7 +95,7 @@ def test_announcement_that_cannot_be_true_is_refused(data: bytes) -> None:
 @given(fine=VECTORS, bits=st.integers(2, 32))
 def test_upload_round_trips(fine: NDArray[np.int32], bits: int) -> None:
     signature = bytes(range(64))
-    sent = Upload(length=fine.size, bits=bits, packed=encode(fine, shift=0, bits=bits), signature=signature)
+    sent = Upload(length=fine.size, bits=bits, packed=encode(fine, shift=0, bits=bits), tag=bytes(range(16)), signature=signature)
     message = Message(kind=Kind.UPLOAD, run=RUN, payload=sent.to_bytes(), round=1, roster=ROSTER, client=0)
     got = Upload.from_bytes(receive(message.to_bytes()).payload, length=fine.size, bits=bits)
     assert got == sent
@@ -114,9 +114,9 @@ def test_what_is_signed_depends_on_each_part_of_an_upload_and_its_place() -> Non
         changed = bytearray(packed)
         changed[flipped] ^= 1
         statements.append(replace(one, packed=changed).statement(message, chain=chain))
-    shapes: list[dict[str, Any]] = [{"length": 50, "bits": 16}, {"bits": 9}]
+    shapes: list[dict[str, Any]] = [{"length": 50, "bits": 16}, {"bits": 9}, {"tag": bytes(range(16))}]
     statements += [replace(one, **shape).statement(message, chain=chain) for shape in shapes]
-    assert len(set(statements)) == len(statements) == 10
+    assert len(set(statements)) == len(statements) == 11
     signed = replace(one, packed=memoryview(packed), signature=bytes([1]) * 64)
     assert signed.statement(message, chain=chain) == statements[0]
 

@@ -51,7 +51,7 @@ class Rounds:
     def close(self, result: Aggregate, *, closing: bool) -> None:
         """End a round."""
         if not closing:
-            self._on_time.append(self._senders(result.round))
+            self._on_time.append(self._senders(result.round) - result.apart)
         if result.final is not None and len(self._used) < len(self._on_time):
             self._used.append(result.final)
             self.void = 0 if result.final else self.void + 1

@@ -25,6 +25,10 @@ Taken = tuple[Aggregate, list[dict[str, Any]]]
 
 _RENEWALS = 3  # how often new rosters are tried in a row before void rounds end the training
 _ANSWERED = "was answered, or is over"  # a refusal of one round, after which the next one may do
+_APART = (
+    "it trained from something else than most nodes, so its noise does not cancel: does it run another version of the "
+    "app, lightdp or flwr?"
+)
 _SILENT = 3  # rounds after which a node is asked again although it has not answered; a message may be lost with it
 
 
@@ -78,7 +82,7 @@ class Run:
         self._newcomers: Newcomers | None = None
         self._answered: dict[tuple[int, str], int] = {}  # the last round of a roster that each member answered
         self._missed: dict[int, int] = {}  # in how many of the last rounds in a row a node was asked and not on time
-        self._metrics: dict[tuple[int, int], list[dict[str, Any]]] = {}  # of uploads that are in no sum yet
+        self._metrics: dict[tuple[int, int], dict[int, dict[str, Any]]] = {}  # of uploads in no sum yet, by client
         self._pending: dict[str, tuple[int, int, int]] = {}  # messages without a reply: node, roster and round
         self._renewals = 0  # how often rosters were formed since a round was not void
         self._minimum = 0  # uploads of which the last round needed so many
@@ -226,9 +230,20 @@ class Run:
                 self._missed[node] = 0 if on_time else self._missed.get(node, 0) + 1
         self.sums += result.total is not None
         self.closed.append(Closed(table.number, replace(result, total=None), closing))
-        before = self._metrics.pop((table.number, result.round - 1), [])
-        now = self._metrics.pop((table.number, result.round), []) if result.used else []
-        return result, [*(before if result.joined else []), *now]
+        self._leave_out(table, result)
+        before = self._metrics.pop((table.number, result.round - 1), {})
+        now = self._metrics.pop((table.number, result.round), {}) if result.used else {}
+        joined = [metrics for client, metrics in before.items() if client in result.joined]
+        return result, joined + [metrics for client, metrics in now.items() if client in result.used]
+
+    def _leave_out(self, table: Table, result: Aggregate) -> None:
+        """Say whose uploads were bound to something else, and are in no sum."""
+        self.late += len(result.apart)
+        names = {table.names[client] for client in result.apart}
+        nodes = [node for node, name in self.nodes(table).items() if name in names]
+        self._failures |= dict.fromkeys(nodes, _APART)
+        for line in told(dict.fromkeys(nodes, _APART).items()):
+            LOG.warning("lightdp: upload left out: %s", line)
 
     def take_late(self, wait: float = 0.0, table: Table | None = None) -> None:
         """Look for replies to earlier rounds.
@@ -356,8 +371,8 @@ class Run:
             if name in self.federation.cohorts.rosters[roster].missed:
                 self.federation.cohorts.rosters[roster].missed[name] = 0  # it is slow, and not gone
             if used:
-                self._metrics.setdefault((roster, number), []).append(metrics_of(reply.content))
-            else:
+                self._metrics.setdefault((roster, number), {})[table.index[name]] = metrics_of(reply.content)
+            elif number != table.server.round:  # otherwise `take` says what became of it
                 self.late += 1
                 self._deadlines.came((roster, number), reply.metadata.created_at)
         for line in told(wrong.items()):

@@ -13,7 +13,7 @@ from lightdp.protocol.history import ClientHistory
 from lightdp.protocol.state import ClientState
 from lightdp.protocol.vector import Floats
 from lightdp.stream import Draw, Term
-from lightdp.wire import Kind, Message, Upload
+from lightdp.wire import Kind, Message, Upload, tag_of
 
 
 class Seat:
@@ -83,7 +83,7 @@ class Seat:
             of_closing, was_given = of in history.closing, history.given.get(of)
             terms += self.pairwise(history, of, peers, closing=of_closing, given=was_given, undo=True)
         packed = masks.mask(vector, self.grid, terms, threads=threads)
-        upload = Upload(length=len(vector), bits=self.grid.bits, packed=packed)
+        upload = Upload(length=len(vector), bits=self.grid.bits, packed=packed, tag=tag_of(given))
         message = Message(
             kind=Kind.UPLOAD, run=self._run, round=number, roster=self._roster, client=self._me, payload=b""
         )

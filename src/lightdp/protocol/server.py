@@ -17,6 +17,7 @@ from lightdp.keys import Pins, Roster, link
 from lightdp.planning import Plan
 from lightdp.protocol.enrolments import Enrolments
 from lightdp.protocol.history import known, max_rounds
+from lightdp.protocol.open_round import OpenRound
 from lightdp.protocol.vector import agreement, rotation, weight_share
 from lightdp.wire import Accumulator, Announcement, Kind, Message, Upload
 
@@ -35,6 +36,8 @@ class Aggregate:
         joined: clients whose uploads of the round before are in the sum, under grace (R5).
         final: clients that the last round whose set is final used, nobody if it was void: this round or, under grace,
             the one before it, which is None in round 0.
+        apart: clients whose uploads of this round were bound to something else than most (`ClientRound.bind`). They
+            share no noise that cancels with the others, so they are not in the sum, and count as too late.
     """
 
     round: int
@@ -43,38 +46,20 @@ class Aggregate:
     weight: float | None
     joined: ClientSet
     final: ClientSet | None
+    apart: ClientSet
 
     def mean(self) -> NDArray[np.float64]:
         """total/N: the same denominator in every round, however many came (R3)."""
         if self.total is None:
-            raise ProtocolError(f"round {self.round} was void: there is no mean")
+            why = f", and {len(self.apart)} uploads were bound to something else than the others" if self.apart else ""
+            raise ProtocolError(f"round {self.round} was void: there is no mean{why}")
         return self.total / self.used.clients
-
-
-@dataclass(eq=False)
-class _Round:
-    """A round that takes in uploads.
-
-    Attributes:
-        sum: of the uploads that no aggregate has yet.
-        came: whether the upload of each client has come. (N,)
-        summed: clients whose uploads are in an aggregate.
-        rule: whether it counts if these clients have come.
-    """
-
-    sum: Accumulator
-    came: NDArray[np.bool_]
-    summed: ClientSet
-    rule: Callable[[NDArray[np.bool_]], bool]
-
-    @property
-    def counts(self) -> bool:
-        """Whether enough uploads have come."""
-        return self.rule(self.came)
 
 
 class Server:
     """The server of one run. It holds one sum, or two under grace, however many clients there are.
+
+    Where clients bind a round to different things, it holds up to four sums of that round until it ends.
 
     `Client` has an example of a whole round.
 
@@ -122,7 +107,7 @@ class Server:
         self._late: dict[int, NDArray[np.bool_]] = {}  # clients whose uploads of a round were seen and not used. (N,)
         self._closing = 0  # closing rounds that count
         self._ends: int | None = None  # the first closing round, once it was announced
-        self._open: dict[int, _Round] = {}  # the round that was announced last and, under grace, the one before it
+        self._open: dict[int, OpenRound] = {}  # the round that was announced last and, under grace, the one before it
 
     def enrol(self, message: bytes) -> str:
         """Take in an ENROL message and return the client's name; a second one of a name must be the same.
@@ -248,6 +233,8 @@ class Server:
     def receive(self, message: bytes | memoryview, *, sender: str | None = None, round: int | None = None) -> bool:  # noqa: A002
         """Take in an UPLOAD: add it to the sum of its round and return True, or record it as too late and return False.
 
+        An upload that is bound to something else than most is in no sum in the end: `Aggregate.apart` names its client.
+
         Args:
             message: the bytes.
             sender: the name of the client that they came from, where the transport knows it.
@@ -278,11 +265,9 @@ class Server:
             self._record_late(content.round, content.client)
             return False
         taking = self._open[content.round]
-        if taking.came[content.client]:
+        if taking.has(content.client):
             raise ProtocolError(f"client {content.client} has answered round {content.round} before")
-        taking.sum.add(upload.packed)
-        taking.came[content.client] = True
-        return True
+        return taking.take(content.client, upload)
 
     def close(self) -> Aggregate:
         """End the open round with the uploads received so far.
@@ -294,34 +279,33 @@ class Server:
         if number not in self._open:
             raise ProtocolError(f"round {number} has not begun")
         sums, used, joined, now = [], nobody, nobody, self._open[number]
+        for each in self._open.values():
+            each.settle()
+        apart = now.apart
         final = number - self.plan.grace
         before = self._open.pop(final, None)  # the round whose set becomes final: None in round 0 under grace
         if before is not None:
             came = ClientSet(before.came)
             joined = came - before.summed if before.counts else nobody
             if joined:
-                sums.append(before.sum)
-            if not before.counts:
-                self._late[final] = before.came
+                sums.append(before.total())
+            if seen := before.apart if before.counts else before.apart | ClientSet(before.came):
+                self._late[final] = seen.flags.copy()
             self._used.append(came if before.counts else nobody)
         if self.plan.grace:
             self._on_time.append(ClientSet(now.came))
             if now.counts and now.came.any():
                 used = now.summed = self._on_time[-1]
-                sums.append(now.sum)
+                sums.append(now.total())
         else:
             used, joined = joined, nobody
         total, weight, settled = *self._total(sums), self._used[-1] if self._used else None
-        before = None
-        sums.clear()  # before there is another sum
         if self.plan.hides_late and self.closing and not used:
             self._closing -= 1
         if self._closing == self.plan.closing_rounds and self._open.pop(number, None) is not None:
             self._used.append(ClientSet(now.came))  # nothing follows that could use more of them
-        elif now.summed:
-            now.sum = Accumulator(self.length + self.weighted, self._grid.bits)
         self._link(number)
-        return Aggregate(number, used, total, weight, joined, settled)
+        return Aggregate(number, used, total, weight, joined, settled, apart)
 
     def past(self) -> dict[str, Any]:
         """All rounds that are over and who came too late, as JSON values, for `resume`.
@@ -329,12 +313,15 @@ class Server:
         Neither sums nor the open round are among them: it is as before that round was announced.
         """
         late = {number: ClientSet(flags) for number, flags in self._late.items()}
+        waits = self._open.get(self.round - 1)
         return {
             "used": [each.to_bytes().hex() for each in self._used],
             "on_time": [each.to_bytes().hex() for each in self._on_time],
             "late": {str(number): each.to_bytes().hex() for number, each in late.items()},
             "closing": self._closing - (self._closing > 0 and self.round in self._open),
             "ends": None if self._ends is None or self._ends >= self.round else self._ends,
+            "tag": None if waits is None or waits.tag is None else waits.tag.hex(),
+            "apart": None if waits is None else waits.apart.to_bytes().hex(),
         }
 
     def resume(self, past: dict[str, Any]) -> None:
@@ -357,6 +344,8 @@ class Server:
             closing = integer("closing", past["closing"], 0, self.plan.closing_rounds)
             ends = past.get("ends")  # which pasts of earlier versions do not have
             ends = ends if ends is None else integer("ends", ends, 0, max(len(used), len(on_time)) - 1)
+            tag, apart = (None if past.get(k) is None else bytes.fromhex(past[k]) for k in ("tag", "apart"))
+            others = ClientSet.none(clients) if apart is None else ClientSet.from_bytes(apart, clients)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ArgumentError(f"past must be that of a server, got {error!r}") from None
         over = closing == self.plan.closing_rounds  # then the last set is final, too
@@ -371,13 +360,12 @@ class Server:
             came = on_time[-1]
             enough = closing > 0 or self.plan.counts(came.flags)
             waits = self._new_round(_always if enough else _never)  # if too few then, their sum is lost
-            waits.came = came.flags.copy()
+            waits.resume(came, others, tag)
             waits.summed = came if enough else waits.summed
             self._open[self.round - 1] = waits
 
-    def _new_round(self, rule: Callable[[NDArray[np.bool_]], bool]) -> _Round:
-        length, clients = self.length + self.weighted, self.plan.clients
-        return _Round(Accumulator(length, self._grid.bits), np.zeros(clients, np.bool_), ClientSet.none(clients), rule)
+    def _new_round(self, rule: Callable[[NDArray[np.bool_]], bool]) -> OpenRound:
+        return OpenRound(self.plan.clients, lambda: Accumulator(self.length + self.weighted, self._grid.bits), rule)
 
     def _total(self, sums: list[Accumulator]) -> tuple[NDArray[np.float64] | None, float | None]:
         """Updates and weights of these sums together, each read by itself: both together may exceed the modulus."""

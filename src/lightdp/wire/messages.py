@@ -26,17 +26,18 @@ from lightdp.wire.sets import packed_set, read_set
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-VERSION = 5
+VERSION = 6
 NO_ROSTER = bytes(32)  # the roster hash of messages that are sent before there is a roster
 NOBODY = 2**32 - 1  # the client index of messages whose sender is the server, or has no index yet
+UNBOUND = bytes(16)  # the tag of uploads whose round is bound to nothing
 
 _HEADER = struct.Struct("<3sBIQ16s32sIQ")
 _ROSTER = slice(32, 64)  # of the header
 _ENVELOPE = _HEADER.size + 4  # 80, so that payloads stay aligned
 _ANNOUNCEMENT = struct.Struct("<II")
 _MASKED = 2  # closing, with pairwise noise
-_UPLOAD = struct.Struct("<QQ64s")
-_SHAPE = struct.Struct("<QQ")
+_UPLOAD = struct.Struct("<QQ16s64s")
+_SHAPE = struct.Struct("<QQ16s")
 _SHARED = 1 << 16  # bytes of an announcement, up to which it is kept for the next client of this process
 _PLACE = struct.Struct("<16s16sQ32sI32s")
 
@@ -202,16 +203,25 @@ def _announcement(data: bytes, number: int, clients: int, grace: int) -> Announc
 
 @dataclass(frozen=True, kw_only=True)
 class Upload:
-    """Payload of UPLOAD: length of the vector (8 bytes), bits (8), the client's signature (64), the packed vector."""
+    """Payload of UPLOAD: length of the vector (8 bytes), bits (8), tag (16), the client's signature (64), the vector.
+
+    Attributes:
+        length: of the vector.
+        bits: of a value.
+        packed: the vector, packed.
+        tag: of what the round is bound to, by `tag_of`: only uploads with the same share noise that cancels (W4).
+        signature: of `statement`.
+    """
 
     length: int
     bits: int
     packed: Buffer
+    tag: bytes = UNBOUND
     signature: bytes = bytes(64)
 
     def head(self) -> bytes:
         """The payload before the packed vector."""
-        return _UPLOAD.pack(self.length, self.bits, self.signature)
+        return _UPLOAD.pack(self.length, self.bits, self.tag, self.signature)
 
     def to_bytes(self) -> bytes:
         """The payload."""
@@ -225,9 +235,9 @@ class Upload:
             chain: 32 bytes, the hash chain of announcements before the round.
         """
         place = message.run, message.round, message.roster, message.client, octets("chain", chain, 32)
-        digest = hashlib.sha256(_SHAPE.pack(self.length, self.bits))
+        digest = hashlib.sha256(_SHAPE.pack(self.length, self.bits, self.tag))
         digest.update(self.packed)
-        return _PLACE.pack(b"lightdp/3 upload", *place) + digest.digest()
+        return _PLACE.pack(b"lightdp/4 upload", *place) + digest.digest()
 
     @classmethod
     def from_bytes(cls, data: Buffer, *, length: int, bits: int) -> Upload:
@@ -235,7 +245,20 @@ class Upload:
         size = _UPLOAD.size + packed_size(length, bits)
         if len(data) != size:
             raise WireError(f"upload must have {size} bytes, got {len(data)}")
-        its_length, its_bits, signature = _UPLOAD.unpack_from(data)
+        its_length, its_bits, tag, signature = _UPLOAD.unpack_from(data)
         if (its_length, its_bits) != (length, bits):
             raise WireError(f"upload says (length, bits)={(its_length, its_bits)}, not {(length, bits)}")
-        return cls(length=length, bits=bits, packed=memoryview(data)[_UPLOAD.size :], signature=signature)
+        packed = memoryview(data)[_UPLOAD.size :]
+        return cls(length=length, bits=bits, packed=packed, tag=tag, signature=signature)
+
+
+def tag_of(given: bytes | None) -> bytes:
+    """16 bytes that say in an upload what its round is bound to (`ClientRound.bind`).
+
+    Args:
+        given: 32 bytes; None for nothing.
+
+    >>> tag_of(None) == UNBOUND, tag_of(bytes(32)).hex()[:8]
+    (True, 'da574eec')
+    """
+    return UNBOUND if given is None else hashlib.sha256(b"lightdp bound" + octets("given", given, 32)).digest()[:16]
