@@ -43,8 +43,8 @@ class ClientRound:
         Guarantee: a server that sent other clients something else learns nothing of this client's masks from them.
         Drawn masks need that before `claim` or `upload`, and an update that is made of what was given, of the client's
         own data and of random numbers of its own, not of what earlier rounds have left on the client (B2). With
-        Gaussian masks it is optional. Different hashes are not detected: their clients' noise stays in
-        the sum. So hash bytes of one fixed form, equal on all clients.
+        Gaussian masks it is optional. Hash bytes of one fixed form, equal on all clients: the server adds up the
+        uploads of the hash that most have, and `Aggregate.apart` names the clients of the others.
 
         Args:
             given: a hash, 32 bytes, of all that came from the server and the update depends on: the model, and
