@@ -95,7 +95,9 @@ def test_announcement_that_cannot_be_true_is_refused(data: bytes) -> None:
 @given(fine=VECTORS, bits=st.integers(2, 32))
 def test_upload_round_trips(fine: NDArray[np.int32], bits: int) -> None:
     signature = bytes(range(64))
-    sent = Upload(length=fine.size, bits=bits, packed=encode(fine, shift=0, bits=bits), tag=bytes(range(16)), signature=signature)
+    sent = Upload(
+        length=fine.size, bits=bits, packed=encode(fine, shift=0, bits=bits), tag=bytes(range(16)), signature=signature
+    )
     message = Message(kind=Kind.UPLOAD, run=RUN, payload=sent.to_bytes(), round=1, roster=ROSTER, client=0)
     got = Upload.from_bytes(receive(message.to_bytes()).payload, length=fine.size, bits=bits)
     assert got == sent
