@@ -223,6 +223,26 @@ def test_work_with_drawn_masks_is_that_of_the_record() -> None:
         assert min(work, key=work.__getitem__) == "repair"
 
 
+@pytest.mark.parametrize(
+    ("clients", "colluders", "rounds", "words"),
+    [
+        (50, 10, 140, "50 clients with 10 colluders and 10 stragglers from 140 rounds on"),
+        (100, 20, 100, "for 100 with 20 and 20 from about 100 rounds on"),
+        (50, 5, None, "and not for 50 with 5 and 5"),
+    ],
+)
+def test_masks_are_drawn_where_the_page_says(clients: int, colluders: int, rounds: int | None, words: str) -> None:
+    assert words in (ROOT / "docs/how-to/choose.md").read_text()
+    asked: dict[str, Any] = {"clients": clients, "colluders": colluders, "stragglers": colluders}
+    asked |= {"epsilon": 3.0, "delta": 1e-5}
+    if rounds is None:
+        assert lightdp.plan(**asked, rounds=1000).masks.kind == "gaussian"
+        return
+    few = rounds - 1 if "about" not in words else rounds - 5
+    assert lightdp.plan(**asked, rounds=few).masks.kind == "gaussian"
+    assert lightdp.plan(**asked, rounds=rounds).masks.kind == "drawn"
+
+
 FLOWER = {
     "plain FedAvg": "plain", "Flower's LocalDpMod": "local", "Flower's SecAgg+ (no DP)": "secagg+",
     "lightdp, exact": "exact", "lightdp, repair": "repair",

@@ -49,6 +49,10 @@ def test_help_shows_examples(run: Run, command: list[str]) -> None:
         (plan_arguments(epsilon="three"), "three"),
         (plan_arguments(clients="5.5"), "5.5"),
         (plan_arguments()[:-1], "--delta"),
+        (
+            ["plan", "--clients", "50", "--epsilon", "3"],
+            "Missing options --colluders, --stragglers, --rounds, --delta.",
+        ),
         ([*plan_arguments(), "--colour"], "--colour"),
         (["train"], "train"),
         (["bench", "--dimension"], "--dimension"),

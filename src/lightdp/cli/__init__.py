@@ -100,7 +100,25 @@ class _Later(TyperCommand):
             found = one
         command = typer.main.get_command(found)
         command.name = self.name
-        return command.make_context(*arguments, **more)
+        return _context(command, *arguments, **more)
+
+
+def _context(
+    command: click.Command,
+    name: str | None,
+    arguments: list[str],
+    parent: click.Context | None = None,
+    **more: Any,  # noqa: ANN401  as click's own
+) -> click.Context:
+    """That of a command; where several required options are missing, the error names all of them."""
+    try:
+        return command.make_context(name, list(arguments), parent, **more)
+    except click.MissingParameter as error:
+        given = command.make_context(name, list(arguments), parent, resilient_parsing=True, **more).params
+        missing = [each.opts[0] for each in command.params if each.required and given[each.name] is None]
+        if len(missing) < 2:
+            raise
+        raise click.UsageError(f"Missing options {', '.join(missing)}.", error.ctx) from None
 
 
 app = _Commands(
