@@ -109,23 +109,14 @@ class World:
                 self.fed.receive(s.message)
             return
         book = self.books[s.roster]
-        takes, late = book.takes(s.round), book.late.get(s.round, frozenset())
-        before = (
-            any(s.client == each.client for each in book.came.get(s.round, ()))
-            if takes
-            else (s.client in late or s.client in book.used[s.round])
-        )
-        if before:
+        if book.has(s):
             with pytest.raises(ProtocolError, match="before"):
                 self.fed.receive(s.message, sender=s.name)
             return
         _, used = self.fed.receive(s.message, sender=s.name, round=s.round)
-        assert used is takes
+        assert used is book.takes(s)
         self.seen[s.place] = s
-        if takes:
-            book.came[s.round] = (*book.came.get(s.round, ()), s)
-        else:
-            book.late[s.round] = late | {s.client}
+        book.receives(s)
 
     def save(self) -> None:
         self.saved = self.fed.past(), {number: book.copied() for number, book in self.books.items()}
@@ -225,6 +216,7 @@ class World:
         self.point()
         assert set(result.used) == {s.client for s in own}
         assert set(result.joined) == {s.client for s in joined}
+        assert set(result.apart) == book.apart[result.round]
         assert (result.total is None) == (not own + joined)
         if result.total is not None:
             self.check_sum(table, result, own + joined)

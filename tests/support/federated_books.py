@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from lightdp.planning import Plan
 
 
+_ODD = 20  # in 256 rounds of a member, that it binds to something else than most
+
+
 @dataclass(eq=False)
 class Sent:
     """One upload as it left a member: its bytes, and what it was made of in fine steps."""
@@ -38,6 +41,7 @@ class Sent:
     data: NDArray[np.int32]  # rounded data and individual noise
     fine: NDArray[np.int32]
     terms: tuple[stream.Term, ...]
+    given: bytes | None = None  # what its round was bound to
     peers: dict[bytes, str] = field(default_factory=dict)  # with whom each key is shared
 
     @property
@@ -57,6 +61,8 @@ class Book:
     closings: frozenset[int] = frozenset()
     came: dict[int, tuple[Sent, ...]] = field(default_factory=dict)
     late: dict[int, frozenset[int]] = field(default_factory=dict)
+    chosen: dict[int, bytes | None] = field(default_factory=dict)  # what the sum of a round is bound to
+    apart: dict[int, frozenset[int]] = field(default_factory=dict)  # whose uploads were bound to something else
     dead: frozenset[int] = frozenset()  # rounds that waited for more uploads when the server crashed
     released: tuple[Sent, ...] = ()
     left: NDArray[np.int32] = field(init=False)
@@ -70,6 +76,7 @@ class Book:
     def copied(self) -> Book:
         result = Book(self.plan, self.roster, self.length, list(self.used), list(self.on_time), self.closings)
         result.came, result.late, result.dead = dict(self.came), dict(self.late), self.dead
+        result.chosen, result.apart = dict(self.chosen), dict(self.apart)
         result.released, result.left, result.rings = self.released, self.left.copy(), self.rings
         return result
 
@@ -84,15 +91,42 @@ class Book:
     def least(self, number: int) -> int:
         return 0 if number in self.closings else self.plan.clients - self.plan.stragglers
 
-    def takes(self, number: int) -> bool:
-        """Whether uploads of a round can still be in a sum; the present one must have been announced."""
-        return number >= self.round - self.plan.grace and not (self.closed and number < self.round)
+    def takes(self, s: Sent) -> bool:
+        """Whether an upload can still be in a sum; the present round must have been announced."""
+        open_ = s.round >= self.round - self.plan.grace and not (self.closed and s.round < self.round)
+        return open_ and self.chosen.get(s.round, s.given) == s.given
+
+    def has(self, s: Sent) -> bool:
+        """Whether an upload of this member and round has come before."""
+        seen = self.late.get(s.round, frozenset()) | self.apart.get(s.round, frozenset())
+        used = self.used[s.round] if s.round < len(self.used) else frozenset[int]()
+        return s.client in seen | used or any(s.client == each.client for each in self.came.get(s.round, ()))
+
+    def receives(self, s: Sent) -> None:
+        """Note an upload that has come."""
+        if self.takes(s):
+            self.came[s.round] = (*self.came.get(s.round, ()), s)
+        elif s.round >= len(self.used):  # its round waits, for uploads that are bound to something else
+            self.apart[s.round] = self.apart.get(s.round, frozenset()) | {s.client}
+        else:
+            self.late[s.round] = self.late.get(s.round, frozenset()) | {s.client}
+
+    def settle(self, number: int) -> None:
+        """Choose what most uploads of a round are bound to, of equals the first; the others are no part of it."""
+        came = self.came.setdefault(number, ())
+        if number not in self.chosen and came:
+            self.chosen[number] = Counter(s.given for s in came).most_common(1)[0][0]
+        others = frozenset(s.client for s in came if s.given != self.chosen[number])
+        self.apart[number] = self.apart.get(number, frozenset()) | others
+        self.came[number] = tuple(s for s in came if s.client not in others)
 
     def ends(self, *, closing: bool) -> tuple[list[Sent], list[Sent]]:
         """(R5): uploads that the sum of the open round holds: its own, and those of the round before."""
         number, nobody = self.round, frozenset[int]()
         self.closings |= {number} if closing else nobody
-        came = self.came.setdefault(number, ())
+        for each in {number, max(number - self.plan.grace, 0)}:
+            self.settle(each)
+        came = self.came[number]
         self.on_time.append(frozenset(s.client for s in came))
         final, own, joined = number - self.plan.grace, list[Sent](), list[Sent]()
         if self.plan.grace and len(came) >= self.least(number):
@@ -102,8 +136,8 @@ class Book:
             counts = final not in self.dead and len(settled) >= self.least(final)
             self.used.append(frozenset(s.client for s in settled) if counts else nobody)
             joined = [s for s in settled if counts and s not in self.released]
-            if not counts:
-                self.late[final] = frozenset(s.client for s in settled)
+            late = self.apart[final] | (nobody if counts else frozenset(s.client for s in settled))
+            self.late |= {final: late} if late else {}
         if self.plan.grace and self.closed:
             self.used.append(self.on_time[-1])
         self.released += (*own, *joined)
@@ -126,10 +160,12 @@ class Book:
             result = link(result, round=t, announcement=announced)
         return result
 
-    def model(self, number: int) -> bytes | None:
-        """What members bind a round with data to, all to the same; where they need not, every second one."""
+    def model(self, number: int, client: int) -> bytes | None:
+        """What a member binds a round with data to: nearly all to the same; where they need not, every second one."""
         bound = number % 2 == 1 or self.plan.masks.kind == "drawn"
-        return hashlib.sha256(b"%d" % number).digest() if bound else None
+        drawn = hashlib.sha256(b"%d %d" % (number, client) + self.roster.hash).digest()[0]
+        odd = drawn % 2 if drawn < _ODD else 2  # two models beside the right one
+        return hashlib.sha256(b"%d %d" % (number, odd)).digest() if bound or odd < 2 else None
 
     def neighbours(self, client: int) -> list[int]:
         found: list[int] = self.plan.graph.neighbours()[client].tolist()
@@ -142,7 +178,7 @@ class Book:
         if client not in self.rings:
             self.rings[client] = Keyring(pairs[self.names[client]], self.roster, client)
         chain = self.chain(of)
-        if (given := self.model(of)) is not None:
+        if (given := self.model(of, client)) is not None:
             chain = hashlib.sha256(b"lightdp given" + chain + given).digest()
         keys = self.rings[client].stream_keys(peers, round=of, chain=chain)
         terms = masks.pairwise_terms(keys, client, self.grid, undo=undo)

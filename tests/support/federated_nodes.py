@@ -159,7 +159,9 @@ class Nodes:
             begun = member.begin(start)
         except BudgetError:
             return None
-        given = None if begun.closing else self.books[number].model(begun.number)
+        book = self.books[number]
+        client = book.names.index(name)
+        given = None if begun.closing else book.model(begun.number, client)
         if given is not None:
             begun.bind(given)
         if self.random.random() < 0.3:
@@ -173,8 +175,7 @@ class Nodes:
         with pytest.raises(ProtocolError):
             begun.upload(update)
         data, fine, terms = self._tape[-1]
-        book = self.books[number]
-        sent = Sent(name, number, book.names.index(name), begun.number, begun.closing, message, data, fine, terms)
+        sent = Sent(name, number, client, begun.number, begun.closing, message, data, fine, terms, given)
         assert sent.place not in {s.place for s in self.sent}
         parts = book.parts(self.pairs, sent, [*self.sent, sent])
         assert {*terms} == {term for part in parts for term in part.values()}
