@@ -69,7 +69,7 @@ class Liar:
         try:
             member.join(roster_message(book.roster))
             begun = member.begin(announcement(book.roster, len(past), past, **shape))
-            given = None if begun.closing else book.model(begun.number)
+            given = None if begun.closing else book.model(begun.number, telling.client)
             if given is not None:
                 begun.bind(given)
             with self._taped(book) as tape:
