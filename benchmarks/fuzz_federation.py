@@ -1,7 +1,7 @@
 """Random schedules of federations, many more than the tests run; a finding is any exception, with its case and seed.
 
-Members come, go and crash, messages are late, lost and repeated, and the server dies. After each step the ledgers, the
-sums and the masks are compared with what must be true (tests/support/federated.py).
+Members come, go and crash, messages are late, lost, repeated and bound to another model, and the server dies. After
+each step the ledgers, the sums and the masks are compared with what must be true (tests/support/federated.py).
 
 Run: PYTHONPATH=tests python benchmarks/fuzz_federation.py --schedules 100000 --first 1000 --seconds 240
     --out benchmarks/records/fuzz_federation.json (`--case grace` runs one kind alone)
@@ -43,7 +43,8 @@ def main() -> None:
             raise
         by_case[case] += 1
         held.update(schedules=1, uploads=len(world.sent), crashes=world.crashed)
-        held.update(rosters=len(world.books), equal=world.equal)
+        apart = sum(len(clients) for book in world.books.values() for clients in book.apart.values())
+        held.update(rosters=len(world.books), equal=world.equal, apart=apart)
     seconds = round(time.monotonic() - began)
     print(f"{seconds} s: {dict(held)}")
     if asked.out is not None:

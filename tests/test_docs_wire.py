@@ -54,7 +54,7 @@ def number(data: bytes) -> int:
 def opened(message: bytes) -> tuple[dict[str, bytes], bytes]:
     """The envelope of a message, verified, and its payload."""
     head, payload = decoded("Envelope", message, offsets=True), message[80:]
-    assert (head["magic"], number(head["version"]), head["run"]) == (b"LDP", 6, RUN)
+    assert (head["magic"], number(head["version"]), head["run"]) == (b"LDP", 5, RUN)
     assert number(head["length"]) == len(payload)
     covered = payload[:96] if number(head["kind"]) == 4 else payload
     assert number(head["checksum"]) == zlib.crc32(message[:76] + covered)

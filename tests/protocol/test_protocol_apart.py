@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lightdp.accountant import Odometer
 from lightdp.client_set import ClientSet
 from lightdp.errors import ProtocolError, WireError
 from lightdp.federation import Federation, Member
 from lightdp.protocol import Client, Server
-from lightdp.wire import Message, Upload, tag_of
+from lightdp.protocol.open_round import OpenRound
+from lightdp.wire import UNBOUND, Accumulator, Message, Upload, encode, tag_of
 from support.parties import RUN, joined, planned
 
 if TYPE_CHECKING:
@@ -30,6 +34,18 @@ def odd(number: int) -> bytes:
 def sent(client: Client, start: bytes, given: bytes | None, value: float = 0.0) -> bytes:
     begun = client.begin(start)
     return (begun if given is None else begun.bind(given)).upload(np.full(LENGTH, value))
+
+
+def opened(server: Server, message: bytes) -> tuple[Message, Upload]:
+    content = Message.from_bytes(message, run=RUN, roster=server.roster_hash)
+    return content, Upload.from_bytes(content.payload, length=LENGTH, bits=server._grid.bits)
+
+
+def signed(server: Server, client: Client, content: Message, upload: Upload) -> bytes:
+    """The message with another upload, signed by its client."""
+    statement = upload.statement(content, chain=server._chains[content.round])
+    signature = client._state.pair.sign(statement)
+    return replace(content, payload=replace(upload, signature=signature).to_bytes()).to_bytes()
 
 
 def played(server: Server, clients: list[Client], order: Sequence[int], models: Mapping[int, bytes | None]) -> Any:
@@ -67,22 +83,75 @@ def test_of_equals_the_first_wins(first: int, wins: list[int]) -> None:
 def test_a_round_is_void_if_too_few_are_bound_alike(masks: str) -> None:
     server, clients = joined(planned(masks=masks), LENGTH)
     taken, result = played(server, clients, range(5), {i: odd(i + 1) for i in range(5)})
-    assert taken == [True, True, True, True, False]  # four sums at most
-    assert (list(result.used), result.total, list(result.apart)) == ([], None, [1, 2, 3, 4])
+    assert taken == [True, True, False, True, True]  # the third takes the only vote of both before it
+    assert (list(result.used), result.total, list(result.apart)) == ([], None, [0, 1, 2, 4])
     assert list(server.late(0)) == [0, 1, 2, 3, 4]
-    assert len(server._open) == 0
-    with pytest.raises(
-        ProtocolError, match="round 0 was void: there is no mean, and 4 uploads were bound to something"
-    ):
+    assert not server.takes(0)
+    with pytest.raises(ProtocolError, match="round 0 was void: there is no mean, and 4 uploads are bound to something"):
         result.mean()
 
 
-def test_more_than_four_sums_are_never_held() -> None:
-    server, clients = joined(planned(clients=9, stragglers=6), LENGTH)
+@pytest.mark.parametrize("apart", [1, 4, 10, 16])
+def test_a_few_who_come_first_with_tags_of_their_own_do_not_shut_out_the_others(apart: int) -> None:
+    server, clients = joined(planned(clients=50, colluders=10, stragglers=35, rounds=2, masks="gaussian"), LENGTH)
+    _, result = played(server, clients, range(50), {i: odd(i + 1) for i in range(apart)})
+    assert len(result.used) >= 50 - 2 * apart
+    assert min(result.used) >= apart
+    assert result.total is not None
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=40), st.randoms(use_true_random=False))
+def test_a_sum_leaves_out_no_more_than_came_with_other_tags(tags: list[int], order: Any) -> None:
+    """And two thirds win, in any order, with two sums at most, each of which is that of its uploads."""
+    common = [7] * (2 * len(tags) + 1)
+    for whole in (tags, [*tags, *common], order.sample([*tags, *common], len(tags) + len(common))):
+        taking = OpenRound(len(whole), lambda: Accumulator(1, 32), lambda came: bool(came.any()))
+        for client, tag in enumerate(whole):
+            packed = bytes(encode(np.array([2**client % 2**31], np.int32), shift=0, bits=32))
+            taking.take(client, Upload(length=1, bits=32, packed=packed, tag=bytes([tag]) * 16))
+            assert len(taking._sums) <= 2
+            assert taking.has(client)
+        taking.settle()
+        if whole is not tags:
+            assert taking.tag == bytes([7]) * 16
+        if taking.tag is None:
+            assert len(taking.apart) == len(whole)
+            continue
+        mine = {client for client, tag in enumerate(whole) if bytes([tag]) * 16 == taking.tag}
+        came = set(np.flatnonzero(taking.came).tolist())
+        assert came <= mine
+        assert len(mine - came) <= len(whole) - len(mine)
+        assert set(taking.apart) == set(range(len(whole))) - came
+        assert taking.total().total()[0] == np.int64(sum(2**client % 2**31 for client in came)).astype(np.int32)
+
+
+def test_tags_do_not_matter_in_a_closing_round_and_its_clients_bind_nothing() -> None:
+    """Repairs have the keys of the rounds that they repair: one left out would never come."""
+    server, clients = joined(planned(clients=3, colluders=0, stragglers=1, masks="gaussian"), LENGTH)
+    played(server, clients, [0, 1], {})
+    start = server.announce(since=0, closing=True)
+    begun = clients[0].begin(start).bind(odd(1))
+    assert begun.given is None
+    content, upload = opened(server, begun.upload(None))
+    assert upload.tag == UNBOUND
+    lie = replace(upload, tag=tag_of(odd(2)))  # of a client that does not follow the protocol
+    assert server.receive(signed(server, clients[0], content, lie))
+    assert server.receive(clients[1].begin(start).upload(None))
+    result = server.close()
+    assert (list(result.used), len(result.apart)) == ([0, 1], 0)
+
+
+@pytest.mark.parametrize("given", [odd(1), odd(3)])
+def test_an_upload_that_is_not_packed_as_it_must_be_is_refused_wherever_it_would_go(given: bytes) -> None:
+    server, clients = joined(planned(masks="gaussian"), LENGTH)
     start = server.announce()
-    for i in range(9):
-        assert server.receive(sent(clients[i], start, odd(i + 1))) == (i < 4)
-    assert len(server._open[0]._sums) == 4
+    for i in range(4):
+        server.receive(sent(clients[i], start, odd(1 + i % 2)))
+    content, upload = opened(server, sent(clients[4], start, given))
+    wrong = replace(upload, packed=b"\xff" * len(upload.packed))
+    with pytest.raises(WireError, match="padding that is not zero"):
+        server.receive(signed(server, clients[4], content, wrong))
+    assert server.receive(signed(server, clients[4], content, upload)) == (given == odd(1))
 
 
 def test_who_binds_to_nothing_differs_from_who_binds_to_something() -> None:
@@ -110,14 +179,11 @@ def test_nobody_answers_twice_with_another_tag(at: int) -> None:
 def test_a_tag_is_signed() -> None:
     server, clients = joined(planned(masks="gaussian"), LENGTH)
     message = sent(clients[0], server.announce(), odd(1))
-    content = Message.from_bytes(message, run=RUN, roster=server.roster_hash)
-    shape = {"length": LENGTH, "bits": server._grid.bits}
-    upload = Upload.from_bytes(content.payload, **shape)
+    content, upload = opened(server, message)
     assert upload.tag == tag_of(odd(1)) != tag_of(odd(2))
-    forged = Upload(**shape, packed=upload.packed, tag=tag_of(odd(2)), signature=upload.signature)
-    place: dict[str, Any] = {"kind": content.kind, "run": RUN, "round": 0, "roster": server.roster_hash, "client": 0}
+    forged = replace(upload, tag=tag_of(odd(2)))
     with pytest.raises(WireError, match="did not sign this"):
-        server.receive(Message(**place, payload=forged.to_bytes()).to_bytes())
+        server.receive(replace(content, payload=forged.to_bytes()).to_bytes())
     assert server.receive(message)
 
 
@@ -153,19 +219,22 @@ def test_what_was_chosen_stays_so_for_uploads_that_come_one_round_late(*, resume
         assert server.receive(sent(client, start, MOST))
     result: Any = server.close()
     assert (list(result.joined), list(result.final)) == (([3], [0, 1, 2, 3]) if takes else ([], [0, 1, 2]))
-    assert list(server.late(0)) == ([4] if takes else [3, 4])
-    assert len(result.apart) == 0  # of the round that has just ended
+    assert list(result.apart) == list(server.late(0)) == ([4] if takes else [3, 4])
 
 
-def test_a_round_for_which_nobody_came_in_time_is_chosen_one_round_later() -> None:
-    server, clients = joined(planned(masks="gaussian", grace=1), LENGTH)
+@pytest.mark.parametrize("on_time", [0, 1])
+def test_colluders_who_are_alone_in_time_choose_nothing_before_the_others_come(on_time: int) -> None:
+    server, clients = joined(planned(masks="gaussian", grace=1, colluders=1), LENGTH)
     start = server.announce()
     messages = [sent(clients[i], start, odd(1) if i == 0 else MOST) for i in range(5)]
-    assert not server.close().used
-    server.announce()
-    assert all(server.receive(message) for message in messages)
+    for message in messages[:on_time]:
+        assert server.receive(message)
     result = server.close()
-    assert (list(result.joined), list(server.late(0))) == ([1, 2, 3, 4], [0])
+    assert (len(result.used), len(result.on_time), len(result.apart)) == (0, 0, 0)
+    server.announce()
+    assert all(server.receive(message) for message in messages[on_time:])
+    result = server.close()
+    assert (list(result.joined), list(server.late(0)), list(result.apart)) == ([1, 2, 3, 4], [0], [0])
 
 
 def test_who_was_apart_is_so_after_a_crash() -> None:
@@ -185,29 +254,56 @@ def test_who_was_apart_is_so_after_a_crash() -> None:
 # what it costs
 
 
-@pytest.mark.parametrize("grace", [0, 1])
-def test_a_client_whose_upload_is_left_out_pays_as_one_that_came_too_late(grace: int) -> None:
+def federated(grace: int, rounds: int, *, asked: bool = False) -> Federation:
+    """Five members of one roster, of which m4 is bound to something else in round 0."""
     plan = planned(masks="gaussian", grace=grace)
     federation = Federation(plan, length=LENGTH, run=RUN)
-    members = [Member.new(plan, length=LENGTH, run=RUN, name=f"member-{i}") for i in range(5)]
+    members = [Member.new(plan, length=LENGTH, run=RUN, name=f"m{i}") for i in range(5)]
     for member in members:
         federation.enrol(member.enrol())
     federation.form()
     [table] = federation.rosters.values()
     for member in members:
         member.join(table.server.roster(member.name))
-    for _ in range(2):
+    for number in range(rounds):
         start = table.server.announce(since=0)
         for i, member in enumerate(members):
-            given = odd(1) if i == 4 and table.server.round == 0 else MOST
-            federation.receive(member.begin(start).bind(given).upload(np.zeros(LENGTH)))
+            if asked and i < 4:
+                table.rounds.asked(number, i)
+            given_ = odd(1) if i == 4 and number == 0 else MOST
+            federation.receive(member.begin(start).bind(given_).upload(np.zeros(LENGTH)))
         federation.close(table.number)
-    counted = Odometer(plan)
+    return federation
+
+
+@pytest.mark.parametrize("grace", [0, 1])
+def test_a_client_whose_upload_is_left_out_pays_as_one_that_came_too_late(grace: int) -> None:
+    federation = federated(grace, 2)
+    counted = Odometer(federation.plan)
     everybody, last = ClientSet.of(5, range(5)), ClientSet.of(5, [4])
     counted.record(everybody - last, last)
     if grace:
         counted.open(everybody, ClientSet.none(5))
     else:
         counted.record(everybody, ClientSet.none(5))
+    [table] = federation.rosters.values()
     assert table.rounds.odometer.epsilon() == pytest.approx(counted.epsilon(), rel=1e-12)
     assert counted.epsilon()[4] > 1.05 * counted.epsilon()[0]
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_while_its_round_waits_it_pays_too_whether_or_not_it_was_noted_as_asked(*, asked: bool) -> None:
+    federation = federated(1, 1, asked=asked)
+    [table] = federation.rosters.values()
+    assert [4 in each for each in table.rounds.seen(0) if each is not None] == [False, True]
+    spent = federation.epsilon()
+    assert spent["m4"] > spent["m0"] > 0
+    federation.end(table.number)
+    assert federation.epsilon()["m4"] >= spent["m4"]
+
+
+def test_after_a_crash_a_member_that_denies_its_upload_pays_for_it() -> None:
+    federation = federated(1, 1, asked=True)
+    again = Federation.resume(federation.past(announcing=[]), federation.plan)
+    again.heard("m4", {0: set()})
+    assert again.epsilon()["m4"] >= federation.epsilon()["m4"]

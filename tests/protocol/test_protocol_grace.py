@@ -271,9 +271,9 @@ def test_messages_and_plans_of_other_grace_do_not_mix(tmp_path: Path) -> None:
         clients[0].join(server.roster())
     start = bytearray(server.announce())
     start[3] = 2
-    with pytest.raises(WireError, match="message must be LDP version 6, got b'LDP' version 2"):
+    with pytest.raises(WireError, match="message must be LDP version 5, got b'LDP' version 2"):
         others[0].begin(bytes(start))
-    with pytest.raises(WireError, match="message must be LDP version 6, got b'LDP' version 2"):
+    with pytest.raises(WireError, match="message must be LDP version 5, got b'LDP' version 2"):
         server.receive(bytes(start))
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lightdp.planning import Plan
 
 
-_ODD = 20  # in 256 rounds of a member, that it binds to something else than most
+_ODD = 30  # in 256 rounds of a member, that it binds to something else than most
 
 
 @dataclass(eq=False)
@@ -62,7 +62,9 @@ class Book:
     came: dict[int, tuple[Sent, ...]] = field(default_factory=dict)
     late: dict[int, frozenset[int]] = field(default_factory=dict)
     chosen: dict[int, bytes | None] = field(default_factory=dict)  # what the sum of a round is bound to
+    votes: dict[int, dict[bytes | None, int]] = field(default_factory=dict)  # of the two sums of a round before that
     apart: dict[int, frozenset[int]] = field(default_factory=dict)  # whose uploads were bound to something else
+    named: frozenset[tuple[int, int]] = frozenset()  # rounds and clients of these that were named
     dead: frozenset[int] = frozenset()  # rounds that waited for more uploads when the server crashed
     released: tuple[Sent, ...] = ()
     left: NDArray[np.int32] = field(init=False)
@@ -76,7 +78,8 @@ class Book:
     def copied(self) -> Book:
         result = Book(self.plan, self.roster, self.length, list(self.used), list(self.on_time), self.closings)
         result.came, result.late, result.dead = dict(self.came), dict(self.late), self.dead
-        result.chosen, result.apart = dict(self.chosen), dict(self.apart)
+        result.chosen, result.apart, result.named = dict(self.chosen), dict(self.apart), self.named
+        result.votes = {number: dict(votes) for number, votes in self.votes.items()}
         result.released, result.left, result.rings = self.released, self.left.copy(), self.rings
         return result
 
@@ -94,7 +97,9 @@ class Book:
     def takes(self, s: Sent) -> bool:
         """Whether an upload can still be in a sum; the present round must have been announced."""
         open_ = s.round >= self.round - self.plan.grace and not (self.closed and s.round < self.round)
-        return open_ and self.chosen.get(s.round, s.given) == s.given
+        votes = self.votes.get(s.round, {})
+        fits = self.chosen[s.round] == s.given if s.round in self.chosen else s.given in votes or len(votes) < 2
+        return open_ and fits
 
     def has(self, s: Sent) -> bool:
         """Whether an upload of this member and round has come before."""
@@ -104,21 +109,41 @@ class Book:
 
     def receives(self, s: Sent) -> None:
         """Note an upload that has come."""
+        votes = self.votes.setdefault(s.round, {})
         if self.takes(s):
             self.came[s.round] = (*self.came.get(s.round, ()), s)
-        elif s.round >= len(self.used):  # its round waits, for uploads that are bound to something else
-            self.apart[s.round] = self.apart.get(s.round, frozenset()) | {s.client}
+            votes[s.given] = votes.get(s.given, 0) + 1
+        elif s.round >= len(self.used):  # its round is open, for uploads that are bound to something else
+            out = {s.client}
+            if s.round not in self.chosen:
+                gone = {given for given, count in votes.items() if count == 1}
+                out |= {other.client for other in self.came[s.round] if other.given in gone}
+                self.came[s.round] = tuple(other for other in self.came[s.round] if other.given not in gone)
+                self.votes[s.round] = {given: count - 1 for given, count in votes.items() if count > 1}
+            self.apart[s.round] = self.apart.get(s.round, frozenset()) | out
         else:
             self.late[s.round] = self.late.get(s.round, frozenset()) | {s.client}
 
     def settle(self, number: int) -> None:
-        """Choose what most uploads of a round are bound to, of equals the first; the others are no part of it."""
+        """Choose what most uploads of a round are bound to, of equals the first; the others are no part of it.
+
+        A round that waits is chosen before it is final if more do so than collude.
+        """
         came = self.came.setdefault(number, ())
-        if number not in self.chosen and came:
-            self.chosen[number] = Counter(s.given for s in came).most_common(1)[0][0]
-        others = frozenset(s.client for s in came if s.given != self.chosen[number])
+        first = number in self.closings or not self.plan.grace or number < self.round
+        [(best, count)] = Counter(s.given for s in came).most_common(1) or [(None, 0)]
+        if number not in self.chosen and count > (0 if first else self.plan.colluders):
+            self.chosen[number] = best
+        others = frozenset(s.client for s in came if number in self.chosen and s.given != self.chosen[number])
         self.apart[number] = self.apart.get(number, frozenset()) | others
         self.came[number] = tuple(s for s in came if s.client not in others)
+
+    def news(self) -> frozenset[int]:
+        """Clients that the last round must name: of it, or of the one whose set is final since."""
+        rounds = (self.round - 1, self.round - 1 - self.plan.grace)
+        found = frozenset((t, i) for t in rounds for i in self.apart.get(t, ())) - self.named
+        self.named |= found
+        return frozenset(i for _, i in found)
 
     def ends(self, *, closing: bool) -> tuple[list[Sent], list[Sent]]:
         """(R5): uploads that the sum of the open round holds: its own, and those of the round before."""
@@ -127,9 +152,9 @@ class Book:
         for each in {number, max(number - self.plan.grace, 0)}:
             self.settle(each)
         came = self.came[number]
-        self.on_time.append(frozenset(s.client for s in came))
+        self.on_time.append(frozenset(s.client for s in came if number in self.chosen))
         final, own, joined = number - self.plan.grace, list[Sent](), list[Sent]()
-        if self.plan.grace and len(came) >= self.least(number):
+        if self.plan.grace and number in self.chosen and len(came) >= self.least(number):
             own = list(came)
         if final >= 0:
             settled = self.came[final]
@@ -148,7 +173,10 @@ class Book:
         for number in range(max(self.round - self.plan.grace, 0), self.round):
             self.came[number] = tuple(s for s in self.came[number] if s.client in self.on_time[number])
             self.dead |= frozenset[int]() if len(self.came[number]) >= self.least(number) else {number}
-        self.came.pop(self.round, None)
+            self.named |= {(number, i) for i in self.apart[number]}
+            self.votes.pop(number, None)
+        for each in (self.came, self.votes, self.apart):
+            each.pop(self.round, None)
         if not self.closed:
             self.ends(closing=bool(self.closings))
 
@@ -164,8 +192,8 @@ class Book:
         """What a member binds a round with data to: nearly all to the same; where they need not, every second one."""
         bound = number % 2 == 1 or self.plan.masks.kind == "drawn"
         drawn = hashlib.sha256(b"%d %d" % (number, client) + self.roster.hash).digest()[0]
-        odd = drawn % 2 if drawn < _ODD else 2  # two models beside the right one
-        return hashlib.sha256(b"%d %d" % (number, odd)).digest() if bound or odd < 2 else None
+        odd = drawn % 3 if drawn < _ODD else 3  # three models beside the right one
+        return hashlib.sha256(b"%d %d" % (number, odd)).digest() if bound or odd < 3 else None
 
     def neighbours(self, client: int) -> list[int]:
         found: list[int] = self.plan.graph.neighbours()[client].tolist()

@@ -50,7 +50,7 @@ def test_a_payload_in_two_parts_makes_the_same_message(message: Message, at: int
 
 
 def test_envelope_equals_the_documented_one() -> None:
-    fields = b"LDP\x06" + struct.pack("<IQ", 4, 7) + RUN + ROSTER + struct.pack("<IQ", 3, 10)
+    fields = b"LDP\x05" + struct.pack("<IQ", 4, 7) + RUN + ROSTER + struct.pack("<IQ", 3, 10)
     checksum = struct.pack("<I", zlib.crc32(fields + b"0123456789"))
     assert UPLOAD.to_bytes() == fields + checksum + b"0123456789"
 
@@ -94,8 +94,8 @@ def test_every_flipped_bit_is_refused_but_in_the_vector_of_an_upload_which_is_si
         (0, b"ldp", "version"),
         (3, b"\x00", "version"),
         (3, b"\x01", "version"),
-        (3, b"\x04", "message must be LDP version 6, got b'LDP' version 4"),
-        (3, b"\x02", "message must be LDP version 6, got b'LDP' version 2"),
+        (3, b"\x04", "message must be LDP version 5, got b'LDP' version 4"),
+        (3, b"\x02", "message must be LDP version 5, got b'LDP' version 2"),
         (4, b"\x00", "Kind"),
         (4, b"\x05", "Kind"),
         (4, b"\x01", "ENROL"),

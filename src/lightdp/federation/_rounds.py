@@ -30,6 +30,7 @@ class Rounds:
         self._odometer: Odometer | None = None  # has counted all final rounds but the last ones; None to count anew
         self._used: list[ClientSet] = []  # of each round with data whose set is final
         self._on_time: list[ClientSet] = []  # of each past round with data
+        self._here = ClientSet.none(self._plan.clients)  # whose uploads of the last one came before its end
         self._came: dict[int, set[int]] = {}  # clients whose uploads of a round came, at any time
         self._asked: dict[int, set[int]] = {}  # clients that were asked for an upload of a round
         self._lost: dict[int, set[int]] = {}  # clients whose uploads of a round may have got lost in a crash
@@ -51,7 +52,8 @@ class Rounds:
     def close(self, result: Aggregate, *, closing: bool) -> None:
         """End a round."""
         if not closing:
-            self._on_time.append(self._senders(result.round) - result.apart)
+            self._on_time.append(result.on_time)
+            self._here = self._senders(result.round)
         if result.final is not None and len(self._used) < len(self._on_time):
             self._used.append(result.final)
             self.void = 0 if result.final else self.void + 1
@@ -69,7 +71,7 @@ class Rounds:
         for number, on_time in enumerate(self._on_time):
             asked = self._asked.setdefault(number, set(range(self._plan.clients)))
             known = self._used[number] if number < len(self._used) else on_time
-            if missing := asked - set(known | self._server.late(number)):
+            if missing := (asked | self._came.get(number, set())) - set(known | self._server.late(number)):
                 self._lost[number] = self._lost.get(number, set()) | missing
         self._odometer = None
 
@@ -138,7 +140,7 @@ class Rounds:
 
     def was_on_time(self, client: int) -> bool:
         """Whether an upload of a client came before the end of the last round with data."""
-        return client in self._on_time[-1]
+        return client in self._here
 
     @property
     def count(self) -> int:
@@ -152,7 +154,9 @@ class Rounds:
         """
         used = self._used[number] if number < len(self._used) else None
         found, on_time = self._server.late(number) | self._unseen(number), self._on_time[number]
-        return on_time, used, found - (on_time if used is None else used)
+        if used is None:
+            return on_time, None, (found | self._senders(number)) - on_time
+        return on_time, used, found - used
 
     @property
     def wait(self) -> bool:
@@ -168,7 +172,8 @@ class Rounds:
             self._odometer.record(self._used[t], self._server.late(t) | (self._unseen(t) - self._used[t]))
         if self.wait:
             on_time, asked = self._on_time[-1], self._asked.get(len(self._on_time) - 1)
-            late = None if asked is None else ClientSet.of(self._plan.clients, asked) - on_time
+            seen = self._senders(len(self._on_time) - 1)
+            late = None if asked is None else (ClientSet.of(self._plan.clients, asked) | seen) - on_time
             self._odometer.open(on_time, late)
         return self._odometer
 

@@ -26,8 +26,8 @@ Taken = tuple[Aggregate, list[dict[str, Any]]]
 _RENEWALS = 3  # how often new rosters are tried in a row before void rounds end the training
 _ANSWERED = "was answered, or is over"  # a refusal of one round, after which the next one may do
 _APART = (
-    "it trained from something else than most nodes, so its noise does not cancel: does it run another version of the "
-    "app, lightdp or flwr?"
+    "it trained from something else than most nodes (records of the message, run_config, or what is trained), so its "
+    "noise does not cancel: does it have another configuration, lightdp or flwr?"
 )
 _SILENT = 3  # rounds after which a node is asked again although it has not answered; a message may be lost with it
 
@@ -303,7 +303,10 @@ class Run:
 
     def _void(self) -> str:
         rounds = "the last round was" if self.void == 1 else f"{self.void} rounds in a row were"
-        return f"{rounds} void: fewer than {counted(self._minimum, 'upload')} came"
+        apart = _APART in self._failures.values()
+        return (
+            f"{rounds} void: fewer than {counted(self._minimum, 'upload')} came{' from equal models' if apart else ''}"
+        )
 
     def why_closed(self, number: int) -> str:
         """Why a roster must be ended, in words that follow its name."""
@@ -372,7 +375,7 @@ class Run:
                 self.federation.cohorts.rosters[roster].missed[name] = 0  # it is slow, and not gone
             if used:
                 self._metrics.setdefault((roster, number), {})[table.index[name]] = metrics_of(reply.content)
-            elif number != table.server.round:  # otherwise `take` says what became of it
+            elif not table.server.takes(number):  # otherwise `take` says what became of it
                 self.late += 1
                 self._deadlines.came((roster, number), reply.metadata.created_at)
         for line in told(wrong.items()):

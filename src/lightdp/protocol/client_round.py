@@ -43,8 +43,9 @@ class ClientRound:
         Guarantee: a server that sent other clients something else learns nothing of this client's masks from them.
         Drawn masks need that before `claim` or `upload`, and an update that is made of what was given, of the client's
         own data and of random numbers of its own, not of what earlier rounds have left on the client (B2). With
-        Gaussian masks it is optional. Hash bytes of one fixed form, equal on all clients: the server adds up the
-        uploads of the hash that most have, and `Aggregate.apart` names the clients of the others.
+        Gaussian masks it is optional, and in a closing round, which has no data, it does nothing. Hash bytes of one
+        fixed form, equal on all clients: the server adds up the uploads of the hash that most have, and
+        `Aggregate.apart` names the clients of the others. An upload carries a hash of it, so put nothing private in.
 
         Args:
             given: a hash, 32 bytes, of all that came from the server and the update depends on: the model, and
@@ -71,6 +72,8 @@ class ClientRound:
             ArgumentError: `given` has another length.
         """
         bound = octets("given", given, 32)
+        if self.closing:
+            return self
         with self._client._alone():  # noqa: SLF001  the two classes are one machine
             if self.given is None and self.number in self._client.answered:
                 raise ProtocolError(f"round {self.number} was answered, or claimed, before it was bound")

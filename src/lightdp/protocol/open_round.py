@@ -3,20 +3,47 @@
 Clients that were given different models share no noise that cancels, and a sum of their uploads is noise. So there is
 a sum for each tag until the round ends. Then that of most uploads counts, and the clients behind the others count as
 too late: repairs take out what was shared with them, as with any straggler.
+
+Memory is bounded whatever clients send: there are at most two sums. An upload with a third tag is left out, and each
+sum loses one of its votes, which are its uploads at first; a sum without votes gives way to the next tag.
+
+Formal guarantee: if o uploads of a round have other tags than the one that counts in the end, at most o with its tag
+are left out. A tag that more than two thirds of the uploads have counts in the end, whatever the order.
+
+Proof: votes are lost only as uploads without a sum come. A sum that gives way has as many uploads as it lost votes,
+while it was there: to as many uploads with other tags. An upload that finds two other sums takes a vote of each, which
+an upload with another tag has given. So each upload that is left out has one with another tag of its own. With more
+than two thirds of all uploads a tag has, less those, more than one third, and the others have fewer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lightdp.client_set import ClientSet
-from lightdp.wire import Accumulator, Upload
+from lightdp.wire import UNBOUND, Accumulator, Upload
 
-_SUMS = 4  # at most, so that memory is bounded whatever clients send
-_ABSENT, _APART = -1, -2  # instead of the place of a sum
+_SUMS = 2
+_ABSENT, _APART = -1, -2  # instead of the number of a sum
+
+
+@dataclass
+class _Sum:
+    """Uploads with one tag.
+
+    Attributes:
+        number: of the sum among all that this round has had.
+        uploads: added up.
+        votes: how many uploads without a sum it withstands.
+    """
+
+    number: int
+    uploads: Accumulator
+    votes: int = 0
 
 
 class OpenRound:
@@ -26,6 +53,7 @@ class OpenRound:
         clients: N.
         empty: makes a sum of no uploads.
         rule: whether the round counts if these clients have come. (N,)
+        closing: whether it has no data; then nothing is bound, and tags do not matter.
 
     Attributes:
         summed: clients whose uploads are in an aggregate, as the server notes it.
@@ -33,24 +61,32 @@ class OpenRound:
     """
 
     def __init__(
-        self, clients: int, empty: Callable[[], Accumulator], rule: Callable[[NDArray[np.bool_]], bool]
+        self,
+        clients: int,
+        empty: Callable[[], Accumulator],
+        rule: Callable[[NDArray[np.bool_]], bool],
+        *,
+        closing: bool = False,
     ) -> None:
         self.summed: ClientSet = ClientSet.none(clients)
-        self.tag: bytes | None = None
-        self._empty, self._rule = empty, rule
-        self._sums: dict[bytes, Accumulator] = {}
-        self._place = np.full(clients, _ABSENT, np.int8)  # of the sum of each client. (N,)
+        self.tag: bytes | None = UNBOUND if closing else None
+        self._empty, self._rule, self._closing = empty, rule, closing
+        self._sums: dict[bytes, _Sum] = {}
+        self._made = 0  # sums so far
+        self._place = np.full(clients, _ABSENT, np.int32)  # the number of the sum of each client; 0 once chosen. (N,)
+        self._named = ClientSet.none(clients)
 
     def resume(self, came: ClientSet, apart: ClientSet, tag: bytes | None) -> None:
         """Go on after what a past server had of this round; what clients sent then is in no sum here.
 
         Args:
             came: clients whose uploads were of the sum that was chosen.
-            apart: clients whose uploads were bound to something else.
-            tag: what was chosen; None if nobody came, or nobody has kept it: then nothing more fits that sum.
+            apart: clients whose uploads were bound to something else, and that were named.
+            tag: what was chosen; None if nothing was, or nobody has kept it: then nothing more fits that sum.
         """
-        self._place[came.flags], self._place[apart.flags] = 0, _APART
-        self.tag = tag if tag is not None or not came else b""
+        self._place[came.flags], self._place[apart.flags], self._named = 0, _APART, apart
+        if not self._closing:
+            self.tag = tag if tag is not None or not came else b""
 
     def has(self, client: int) -> bool:
         """Whether an upload of this client has come."""
@@ -62,30 +98,54 @@ class OpenRound:
         Raises:
             WireError: its vector is not packed as it must be; nothing changed.
         """
-        known = upload.tag in self._sums
-        fits = upload.tag == self.tag if self.tag is not None else known or len(self._sums) < _SUMS
-        if fits:
-            into = self._sums[upload.tag] if known else self._empty()
-            into.add(upload.packed)
-            self._sums[upload.tag] = into
-        self._place[client] = list(self._sums).index(upload.tag) if fits else _APART
-        return fits
+        tag = UNBOUND if self._closing else upload.tag
+        fits = tag == self.tag if self.tag is not None else tag in self._sums or len(self._sums) < _SUMS
+        if not fits:
+            self._place[client] = _APART
+            if self.tag is None:
+                self._outvote()
+            return False
+        found = self._sums.get(tag)
+        if found is None:
+            self._made += self.tag is None
+            found = _Sum(self._made, self._empty())
+        found.uploads.add(upload.packed)
+        found.votes += 1
+        self._sums[tag] = found
+        self._place[client] = found.number if self.tag is None else 0
+        return True
 
-    def settle(self) -> None:
-        """Choose the sum of most uploads, of equals the first; nothing happens where it is chosen, or nobody came."""
+    def _outvote(self) -> None:
+        """Each sum loses a vote; those without any give way."""
+        for tag, each in list(self._sums.items()):
+            each.votes -= 1
+            if each.votes == 0:
+                self._place[self._place == each.number] = _APART
+                del self._sums[tag]
+
+    def settle(self, least: int = 1) -> None:
+        """Choose the sum of most uploads, of equals the first, if they are enough; once chosen, it stays.
+
+        Args:
+            least: how many are.
+        """
         if self.tag is not None or not self._sums:
             return
-        best = int(np.bincount(self._place[self._place >= 0]).argmax())
-        self.tag = list(self._sums)[best]
-        self._sums = {self.tag: self._sums[self.tag]}
-        self._place[(self._place >= 0) & (self._place != best)] = _APART
-        self._place[self._place == best] = 0
+        counts = {tag: int(np.count_nonzero(self._place == each.number)) for tag, each in self._sums.items()}
+        best = max(counts, key=counts.__getitem__)
+        if counts[best] < least:
+            return
+        self.tag, chosen = best, self._sums[best]
+        mine = self._place == chosen.number
+        self._place[(self._place >= 0) & ~mine] = _APART
+        self._place[mine] = 0
+        self._sums = {best: chosen}
 
     def total(self) -> Accumulator:
         """The sum that was chosen, of what has come since the last call."""
         if self.tag is None or self.tag not in self._sums:
             return self._empty()
-        return self._sums.pop(self.tag)
+        return self._sums.pop(self.tag).uploads
 
     @property
     def came(self) -> NDArray[np.bool_]:
@@ -96,6 +156,12 @@ class OpenRound:
     def apart(self) -> ClientSet:
         """Clients whose uploads are bound to something else."""
         return ClientSet(self._place == _APART)
+
+    def named(self) -> ClientSet:
+        """Those of them that this has not returned before."""
+        found = self.apart - self._named
+        self._named |= found
+        return found
 
     @property
     def counts(self) -> bool:

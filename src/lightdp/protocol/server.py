@@ -36,8 +36,10 @@ class Aggregate:
         joined: clients whose uploads of the round before are in the sum, under grace (R5).
         final: clients that the last round whose set is final used, nobody if it was void: this round or, under grace,
             the one before it, which is None in round 0.
-        apart: clients whose uploads of this round were bound to something else than most (`ClientRound.bind`). They
-            share no noise that cancels with the others, so they are not in the sum, and count as too late.
+        on_time: clients whose uploads came before the end of this round, bound as most are, whether or not it counts.
+        apart: clients of whom an upload was left out since the last round, because it is bound to something else
+            (`ClientRound.bind`): of this round or, under grace, of the one before it. It shares no noise that cancels
+            with the others, and counts as too late.
     """
 
     round: int
@@ -46,12 +48,13 @@ class Aggregate:
     weight: float | None
     joined: ClientSet
     final: ClientSet | None
+    on_time: ClientSet
     apart: ClientSet
 
     def mean(self) -> NDArray[np.float64]:
         """total/N: the same denominator in every round, however many came (R3)."""
         if self.total is None:
-            why = f", and {len(self.apart)} uploads were bound to something else than the others" if self.apart else ""
+            why = f", and {len(self.apart)} uploads are bound to something else than others" if self.apart else ""
             raise ProtocolError(f"round {self.round} was void: there is no mean{why}")
         return self.total / self.used.clients
 
@@ -59,7 +62,7 @@ class Aggregate:
 class Server:
     """The server of one run. It holds one sum, or two under grace, however many clients there are.
 
-    Where clients bind a round to different things, it holds up to four sums of that round until it ends.
+    Where clients bind a round to different things, it holds two sums of that round until one is chosen (`OpenRound`).
 
     `Client` has an example of a whole round.
 
@@ -184,6 +187,10 @@ class Server:
         """Whether the round of number `round` was announced."""
         return self.round in self._open
 
+    def takes(self, number: int) -> bool:
+        """Whether uploads of a round may still be in a sum."""
+        return number in self._open
+
     @property
     def round(self) -> int:
         """The number of the open round, or of the next one."""
@@ -214,9 +221,8 @@ class Server:
                     f"a run of a plan of {self.plan.rounds} rounds has at most {limit}, with void and closing ones; "
                     "a longer training needs a new run"
                 )
-            self._open[self.round] = self._new_round(
-                _always if closing and not self.plan.hides_late else self.plan.counts
-            )
+            rule = _always if closing and not self.plan.hides_late else self.plan.counts
+            self._open[self.round] = self._new_round(rule, closing=closing)
             if closing:
                 self._closing, self._ends = self._closing + 1, self.round if self._ends is None else self._ends
         elif closing != self.closing:
@@ -231,9 +237,10 @@ class Server:
         ).to_bytes()
 
     def receive(self, message: bytes | memoryview, *, sender: str | None = None, round: int | None = None) -> bool:  # noqa: A002
-        """Take in an UPLOAD: add it to the sum of its round and return True, or record it as too late and return False.
+        """Take in an UPLOAD: add it to a sum of its round and return True, or record it as too late and return False.
 
-        An upload that is bound to something else than most is in no sum in the end: `Aggregate.apart` names its client.
+        A sum of uploads that are bound to something else than most does not count in the end, and an upload of which
+        that is clear before is in none: `Aggregate.apart` names their clients, who count as too late.
 
         Args:
             message: the bytes.
@@ -279,12 +286,11 @@ class Server:
         if number not in self._open:
             raise ProtocolError(f"round {number} has not begun")
         sums, used, joined, now = [], nobody, nobody, self._open[number]
-        for each in self._open.values():
-            each.settle()
-        apart = now.apart
         final = number - self.plan.grace
         before = self._open.pop(final, None)  # the round whose set becomes final: None in round 0 under grace
+        now.settle(self.plan.colluders + 1 if self.plan.grace else 1)  # before it is final, not by colluders alone
         if before is not None:
+            before.settle()
             came = ClientSet(before.came)
             joined = came - before.summed if before.counts else nobody
             if joined:
@@ -305,7 +311,8 @@ class Server:
         if self._closing == self.plan.closing_rounds and self._open.pop(number, None) is not None:
             self._used.append(ClientSet(now.came))  # nothing follows that could use more of them
         self._link(number)
-        return Aggregate(number, used, total, weight, joined, settled, apart)
+        apart = now.named() | (nobody if before is None else before.named())
+        return Aggregate(number, used, total, weight, joined, settled, ClientSet(now.came), apart)
 
     def past(self) -> dict[str, Any]:
         """All rounds that are over and who came too late, as JSON values, for `resume`.
@@ -359,13 +366,14 @@ class Server:
         if grace and on_time and not over:
             came = on_time[-1]
             enough = closing > 0 or self.plan.counts(came.flags)
-            waits = self._new_round(_always if enough else _never)  # if too few then, their sum is lost
+            waits = self._new_round(_always if enough else _never, closing=closing > 0)  # of too few, the sum is lost
             waits.resume(came, others, tag)
             waits.summed = came if enough else waits.summed
             self._open[self.round - 1] = waits
 
-    def _new_round(self, rule: Callable[[NDArray[np.bool_]], bool]) -> OpenRound:
-        return OpenRound(self.plan.clients, lambda: Accumulator(self.length + self.weighted, self._grid.bits), rule)
+    def _new_round(self, rule: Callable[[NDArray[np.bool_]], bool], *, closing: bool) -> OpenRound:
+        length, bits = self.length + self.weighted, self._grid.bits
+        return OpenRound(self.plan.clients, lambda: Accumulator(length, bits), rule, closing=closing)
 
     def _total(self, sums: list[Accumulator]) -> tuple[NDArray[np.float64] | None, float | None]:
         """Updates and weights of these sums together, each read by itself: both together may exceed the modulus."""

@@ -21,12 +21,12 @@ from typing import TypeAlias
 from lightdp._validate import integer, octets
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, WireError
-from lightdp.wire.packing import packed_size
+from lightdp.wire.packing import checked, packed_size
 from lightdp.wire.sets import packed_set, read_set
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-VERSION = 6
+VERSION = 5
 NO_ROSTER = bytes(32)  # the roster hash of messages that are sent before there is a roster
 NOBODY = 2**32 - 1  # the client index of messages whose sender is the server, or has no index yet
 UNBOUND = bytes(16)  # the tag of uploads whose round is bound to nothing
@@ -249,6 +249,7 @@ class Upload:
         if (its_length, its_bits) != (length, bits):
             raise WireError(f"upload says (length, bits)={(its_length, its_bits)}, not {(length, bits)}")
         packed = memoryview(data)[_UPLOAD.size :]
+        checked(packed, length, bits)
         return cls(length=length, bits=bits, packed=packed, tag=tag, signature=signature)
 
 

@@ -107,12 +107,7 @@ class Accumulator:
         Raises:
             WireError: `packed` has another size, or padding that is not zero.
         """
-        if len(packed) != (size := packed_size(self.length, self.bits)):
-            raise WireError(f"packed vector must have {size} bytes, got {len(packed)}")
-        words = np.frombuffer(packed, "<u4")
-        places, padding = _padding(self.length, self.bits)
-        if (words[places] & padding).any():  # a vector has one encoding
-            raise WireError(f"packed vector of {self.length} values has padding that is not zero")
+        words = checked(packed, self.length, self.bits)
         if _COMPILED and words.flags.aligned:
             kernel.unpack(self._sum, words, 0, self.bits)
         else:
@@ -123,6 +118,21 @@ class Accumulator:
         total = np.left_shift(self._sum, 32 - self.bits).view(np.int32)
         total >>= 32 - self.bits
         return total
+
+
+def checked(packed: bytes | bytearray | memoryview, length: int, bits: int) -> NDArray[np.uint32]:
+    """The words of a packed vector, if they are those of its only encoding.
+
+    Raises:
+        WireError: it has another size, or padding that is not zero.
+    """
+    if len(packed) != (size := packed_size(length, bits)):
+        raise WireError(f"packed vector must have {size} bytes, got {len(packed)}")
+    words = np.frombuffer(packed, "<u4")
+    places, padding = _padding(length, bits)
+    if (words[places] & padding).any():
+        raise WireError(f"packed vector of {length} values has padding that is not zero")
+    return words
 
 
 def _pack(values: NDArray[np.uint32], packed: NDArray[np.uint32], shift: int, bits: int) -> None:
