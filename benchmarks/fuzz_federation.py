@@ -43,7 +43,7 @@ def main() -> None:
             raise
         by_case[case] += 1
         held.update(schedules=1, uploads=len(world.sent), crashes=world.crashed)
-        apart = sum(len(clients) for book in world.books.values() for clients in book.apart.values())
+        apart = sum(len(ballot.apart) for book in world.books.values() for ballot in book.ballots.values())
         held.update(rosters=len(world.books), equal=world.equal, apart=apart)
     seconds = round(time.monotonic() - began)
     print(f"{seconds} s: {dict(held)}")

@@ -14,6 +14,7 @@ from hypothesis.stateful import initialize, invariant, rule
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.protocol import Client, Server
+from support.ballots import Ballot
 from support.parties import RUN, joined, planned, play, residual
 from support.schedules import LEAST, LENGTH, Schedules, Sent
 
@@ -39,6 +40,7 @@ class Crashes(Schedules):
         self.doomed: set[int] = set()  # rounds that are void, whatever comes of them
         self.past: dict[str, Any] = {"used": [], "on_time": [], "late": {}, "closing": 0}
         self.late_then: list[Sent] = []
+        self.ballots_then: list[Ballot[Sent]] = [Ballot()]
 
     @rule(announced=st.booleans())
     def server_crashes(self, *, announced: bool) -> None:
@@ -49,12 +51,19 @@ class Crashes(Schedules):
         assert self.server._chains == old._chains
         assert (self.server._used, self.server._on_time) == (old._used, old._on_time)
         self.late = list(self.late_then)
-        self.came[number] = []
+        kept = [ballot.apart for ballot in self.ballots_then]
+        self.ballots[number] = Ballot()
         if self.plan.grace and number > 0:
             before = number - 1
-            self.came[before] = [s for s in self.came[before] if s.client in self.on_time[before]]
-            if len(self.came[before]) < LEAST:
+            self.ballots[before] = self.ballots_then[before].copied()
+            self.ballots[before].crashes(self.on_time[before])
+            if len(self.ballots[before].came) < LEAST:
                 self.doomed.add(before)
+        self.arrived = [s for s in self.arrived if s.round < number - self.plan.grace]
+        self.arrived += [s for b in self.ballots[-2:] for s in b.came if s not in self.arrived]
+        self.arrived += [
+            s for s in self.sent if s.round == number - 1 and s.client in kept[s.round] and s not in self.arrived
+        ]
         if announced or any(s.round == number for s in self.sent):
             self.server.announce()
 
@@ -70,6 +79,7 @@ class Crashes(Schedules):
     def round_ends(self) -> None:
         super().round_ends()
         self.past, self.late_then = self.server.past(), list(self.late)
+        self.ballots_then = [ballot.copied() for ballot in self.ballots]
 
     def arrive(self, sent: Sent) -> None:
         if sent.round == self.server.round:

@@ -154,8 +154,7 @@ class World:
         """Charged is what came, and what a member said; the member may count more that never came, and never less."""
         book = self.books[table.number]
         for i, name in enumerate(table.names):
-            came = {t for t in range(table.rounds.count) if i in book.late.get(t, ()) or i in book.apart.get(t, ())}
-            came |= {t for t in range(table.rounds.count) for s in book.came[t] if s.client == i}
+            came = {t for t in range(table.rounds.count) if i in book.seen(t)}
             found, mine = charged(table, i), self.nodes.by_name[name].member.answered().get(table.number)
             expected = came | (self.said.get((name, table.number), frozenset()) & frozenset(range(table.rounds.count)))
             assert found >= expected
@@ -216,7 +215,7 @@ class World:
         self.point()
         assert set(result.used) == {s.client for s in own}
         assert set(result.joined) == {s.client for s in joined}
-        assert set(result.apart) == book.news()
+        assert set(result.apart) == book.newly_apart()
         assert (result.total is None) == (not own + joined)
         if result.total is not None:
             self.check_sum(table, result, own + joined)
@@ -283,9 +282,7 @@ class World:
             for book in self.books.values()
             for t in range(book.round)
             for s in self.sent
-            if s.message
-            and (s.roster, s.round) == (book.roster.number, t)
-            and (s.client in book.late.get(t, frozenset()) | book.apart.get(t, frozenset()) or s in book.came[t])
+            if s.message and (s.roster, s.round) == (book.roster.number, t) and s.client in book.seen(t)
         ]
         for name in self.nodes.by_name:
             self.hears(name)  # afterwards the server charges exactly what each member counts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from lightdp.auditing._signs import worst_signs
 from lightdp.client_set import ClientSet
 from lightdp.keys import KeyPair, Keyring, Roster, link
 from lightdp.repair import RETRIES
+from support.ballots import Ballot
 from support.repair_rules import Rules
 
 if TYPE_CHECKING:
@@ -59,12 +60,8 @@ class Book:
     used: list[frozenset[int]] = field(default_factory=list)
     on_time: list[frozenset[int]] = field(default_factory=list)
     closings: frozenset[int] = frozenset()
-    came: dict[int, tuple[Sent, ...]] = field(default_factory=dict)
+    ballots: defaultdict[int, Ballot[Sent]] = field(default_factory=lambda: defaultdict(Ballot))  # of each round
     late: dict[int, frozenset[int]] = field(default_factory=dict)
-    chosen: dict[int, bytes | None] = field(default_factory=dict)  # what the sum of a round is bound to
-    votes: dict[int, dict[bytes | None, int]] = field(default_factory=dict)  # of the two sums of a round before that
-    apart: dict[int, frozenset[int]] = field(default_factory=dict)  # whose uploads were bound to something else
-    named: frozenset[tuple[int, int]] = frozenset()  # rounds and clients of these that were named
     dead: frozenset[int] = frozenset()  # rounds that waited for more uploads when the server crashed
     released: tuple[Sent, ...] = ()
     left: NDArray[np.int32] = field(init=False)
@@ -77,9 +74,8 @@ class Book:
 
     def copied(self) -> Book:
         result = Book(self.plan, self.roster, self.length, list(self.used), list(self.on_time), self.closings)
-        result.came, result.late, result.dead = dict(self.came), dict(self.late), self.dead
-        result.chosen, result.apart, result.named = dict(self.chosen), dict(self.apart), self.named
-        result.votes = {number: dict(votes) for number, votes in self.votes.items()}
+        result.ballots.update((number, ballot.copied()) for number, ballot in self.ballots.items())
+        result.late, result.dead = dict(self.late), self.dead
         result.released, result.left, result.rings = self.released, self.left.copy(), self.rings
         return result
 
@@ -97,71 +93,49 @@ class Book:
     def takes(self, s: Sent) -> bool:
         """Whether an upload can still be in a sum; the present round must have been announced."""
         open_ = s.round >= self.round - self.plan.grace and not (self.closed and s.round < self.round)
-        votes = self.votes.get(s.round, {})
-        fits = self.chosen[s.round] == s.given if s.round in self.chosen else s.given in votes or len(votes) < 2
-        return open_ and fits
+        return open_ and self.ballots[s.round].takes(s)
 
     def has(self, s: Sent) -> bool:
         """Whether an upload of this member and round has come before."""
-        seen = self.late.get(s.round, frozenset()) | self.apart.get(s.round, frozenset())
         used = self.used[s.round] if s.round < len(self.used) else frozenset[int]()
-        return s.client in seen | used or any(s.client == each.client for each in self.came.get(s.round, ()))
+        before = self.ballots[s.round]
+        came = any(s.client == each.client for each in before.came)
+        return came or s.client in before.apart | used | self.late.get(s.round, frozenset())
 
     def receives(self, s: Sent) -> None:
         """Note an upload that has come."""
-        votes = self.votes.setdefault(s.round, {})
-        if self.takes(s):
-            self.came[s.round] = (*self.came.get(s.round, ()), s)
-            votes[s.given] = votes.get(s.given, 0) + 1
-        elif s.round >= len(self.used):  # its round is open, for uploads that are bound to something else
-            out = {s.client}
-            if s.round not in self.chosen:
-                gone = {given for given, count in votes.items() if count == 1}
-                out |= {other.client for other in self.came[s.round] if other.given in gone}
-                self.came[s.round] = tuple(other for other in self.came[s.round] if other.given not in gone)
-                self.votes[s.round] = {given: count - 1 for given, count in votes.items() if count > 1}
-            self.apart[s.round] = self.apart.get(s.round, frozenset()) | out
+        if s.round >= len(self.used):
+            self.ballots[s.round].receives(s)
         else:
             self.late[s.round] = self.late.get(s.round, frozenset()) | {s.client}
 
-    def settle(self, number: int) -> None:
-        """Choose what most uploads of a round are bound to, of equals the first; the others are no part of it.
+    def seen(self, number: int) -> frozenset[int]:
+        """Clients of whom an upload of a round has come, at any time."""
+        ballot = self.ballots[number]
+        return frozenset(s.client for s in ballot.came) | ballot.apart | self.late.get(number, frozenset())
 
-        A round that waits is chosen before it is final if more do so than collude.
-        """
-        came = self.came.setdefault(number, ())
-        first = number in self.closings or not self.plan.grace or number < self.round
-        [(best, count)] = Counter(s.given for s in came).most_common(1) or [(None, 0)]
-        if number not in self.chosen and count > (0 if first else self.plan.colluders):
-            self.chosen[number] = best
-        others = frozenset(s.client for s in came if number in self.chosen and s.given != self.chosen[number])
-        self.apart[number] = self.apart.get(number, frozenset()) | others
-        self.came[number] = tuple(s for s in came if s.client not in others)
-
-    def news(self) -> frozenset[int]:
+    def newly_apart(self) -> frozenset[int]:
         """Clients that the last round must name: of it, or of the one whose set is final since."""
-        rounds = (self.round - 1, self.round - 1 - self.plan.grace)
-        found = frozenset((t, i) for t in rounds for i in self.apart.get(t, ())) - self.named
-        self.named |= found
-        return frozenset(i for _, i in found)
+        rounds = {self.round - 1, max(self.round - 1 - self.plan.grace, 0)}
+        return frozenset(client for number in rounds for client in self.ballots[number].newly_apart())
 
     def ends(self, *, closing: bool) -> tuple[list[Sent], list[Sent]]:
         """(R5): uploads that the sum of the open round holds: its own, and those of the round before."""
         number, nobody = self.round, frozenset[int]()
         self.closings |= {number} if closing else nobody
-        for each in {number, max(number - self.plan.grace, 0)}:
-            self.settle(each)
-        came = self.came[number]
-        self.on_time.append(frozenset(s.client for s in came if number in self.chosen))
+        now = self.ballots[number]
+        now.settles(self.plan.colluders + 1 if self.plan.grace and not closing else 1)
+        self.on_time.append(frozenset(s.client for s in now.came if now.chosen))
         final, own, joined = number - self.plan.grace, list[Sent](), list[Sent]()
-        if self.plan.grace and number in self.chosen and len(came) >= self.least(number):
-            own = list(came)
+        if self.plan.grace and now.chosen and len(now.came) >= self.least(number):
+            own = list(now.came)
         if final >= 0:
-            settled = self.came[final]
+            self.ballots[final].settles()
+            settled = self.ballots[final].came
             counts = final not in self.dead and len(settled) >= self.least(final)
             self.used.append(frozenset(s.client for s in settled) if counts else nobody)
             joined = [s for s in settled if counts and s not in self.released]
-            late = self.apart[final] | (nobody if counts else frozenset(s.client for s in settled))
+            late = self.ballots[final].apart | (nobody if counts else frozenset(s.client for s in settled))
             self.late |= {final: late} if late else {}
         if self.plan.grace and self.closed:
             self.used.append(self.on_time[-1])
@@ -171,12 +145,10 @@ class Book:
     def crashes(self) -> None:
         """The server that resumes has lost all uploads that are in no sum, and declares the open round void."""
         for number in range(max(self.round - self.plan.grace, 0), self.round):
-            self.came[number] = tuple(s for s in self.came[number] if s.client in self.on_time[number])
-            self.dead |= frozenset[int]() if len(self.came[number]) >= self.least(number) else {number}
-            self.named |= {(number, i) for i in self.apart[number]}
-            self.votes.pop(number, None)
-        for each in (self.came, self.votes, self.apart):
-            each.pop(self.round, None)
+            self.ballots[number].crashes(self.on_time[number])
+            enough = len(self.ballots[number].came) >= self.least(number)
+            self.dead |= frozenset[int]() if enough else {number}
+        self.ballots.pop(self.round, None)
         if not self.closed:
             self.ends(closing=bool(self.closings))
 

@@ -23,6 +23,7 @@ from lightdp.client_set import ClientSet
 from lightdp.errors import ProtocolError, WireError
 from lightdp.protocol import Client, File, Server
 from lightdp.protocol.rounds import used_sets
+from support.ballots import Ballot
 from support.parties import seat
 from support.repair_rules import Rules
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 RUN = b"a run of 16 byte"
 LENGTH, LEAST = 8, 3
-MODELS = (None, None, None, bytes(32), bytes(range(32)))  # what clients bind a round to
+MODELS = (*[None] * 6, bytes(32), bytes(range(32)))  # what clients bind a round to
 
 
 @dataclass(eq=False)
@@ -74,14 +75,15 @@ class Schedules(RuleBasedStateMachine):
         for client in self.clients:
             client.join(self.server.roster())
         self.sent: list[Sent] = []  # everything that ever left a client
-        self.came: list[list[Sent]] = [[]]  # of each round, while it was open
+        self.ballots: list[Ballot[Sent]] = [Ballot()]  # of each round, while it was open
+        self.arrived: list[Sent] = []  # while their rounds were open
         self.released: list[Sent] = []  # what is in sums
         self.late: list[Sent] = []
         self.on_time: list[frozenset[int]] = []
         self.used: list[frozenset[int]] = []  # final sets
         self.left = np.zeros(LENGTH, np.int32)  # pairwise noise in the model: what all sums hold together
         self.rng = np.random.default_rng(0)
-        self.closing = False
+        self.closing = self.alike = False
 
     def path(self, i: int) -> Path:
         return Path(self.folder.name) / f"c{i}.json"
@@ -111,7 +113,8 @@ class Schedules(RuleBasedStateMachine):
         update, since = self.rng.normal(size=LENGTH), self.history(i).next if self.rng.random() < 0.5 else 0
         with mock.patch.object(masks, "_fine", watching):
             start = self.server.announce(since=since, closing=self.closing)
-            begun, given = self.clients[i].begin(start), None if self.closing else MODELS[self.rng.integers(5)]
+            begun = self.clients[i].begin(start)
+            given = None if self.closing or self.alike else MODELS[self.rng.integers(len(MODELS))]
             message = (begun if given is None else begun.bind(given)).upload(None if self.closing else update)
         data, fine, terms = made[0]
         now, history = self.server.round, self.history(i)
@@ -138,8 +141,8 @@ class Schedules(RuleBasedStateMachine):
         return any(s.client == i and s.round == self.server.round for s in self.sent)
 
     def arrive(self, sent: Sent) -> None:
-        assert self.server.receive(sent.message)
-        self.came[sent.round].append(sent)
+        assert self.server.receive(sent.message) == self.ballots[sent.round].receives(sent)
+        self.arrived.append(sent)
 
     @rule(i=st.integers(0, 4))
     def upload_arrives(self, i: int) -> None:
@@ -171,7 +174,7 @@ class Schedules(RuleBasedStateMachine):
     def old_message_arrives(self, data: st.DataObject) -> None:
         """A replay, or an upload that comes late: it is never added to a sum a second time."""
         sent = data.draw(st.sampled_from(self.sent))
-        if sent in self.came[sent.round] or sent in self.late:
+        if sent in self.arrived or sent in self.late:
             with pytest.raises(ProtocolError, match="before"):
                 self.server.receive(sent.message)
         elif sent.round < self.server.round - self.plan.grace:
@@ -195,15 +198,20 @@ class Schedules(RuleBasedStateMachine):
         """(R5): what is released is all of the round that came in time, and what came of the round before since."""
         self.server.announce(closing=self.closing)
         number, grace, least = self.server.round, self.plan.grace, 0 if self.closing else LEAST
-        self.on_time.append(frozenset(s.client for s in self.came[number]))
+        now = self.ballots[number]
+        now.settles(self.plan.colluders + 1 if grace and not self.closing else 1)
+        self.on_time.append(frozenset(s.client for s in now.came if now.chosen))
         final, joined = number - grace, list[Sent]()
         if final >= 0:
-            counts = len(self.came[final]) >= (least if final == number else self.least(final))
-            self.used.append(frozenset(s.client for s in self.came[final]) if counts else frozenset())
-            joined = [s for s in self.came[final] if counts and s not in self.released]
-        fresh = self.came[number] if grace and len(self.came[number]) >= least else []
+            self.ballots[final].settles()
+            settled = self.ballots[final].came
+            counts = len(settled) >= (least if final == number else self.least(final))
+            self.used.append(frozenset(s.client for s in settled) if counts else frozenset())
+            joined = [s for s in settled if counts and s not in self.released]
+        fresh = list(now.came) if grace and now.chosen and len(now.came) >= least else []
         result = self.server.close()
-        self.came.append([])
+        self.ballots.append(Ballot())
+        assert set(result.apart) == now.newly_apart() | self.ballots[max(final, 0)].newly_apart()
         assert set(result.used) == {s.client for s in (fresh if grace else joined)}
         assert set(result.joined) == {s.client for s in (joined if grace else [])}
         assert result.final == (ClientSet.of(5, self.used[-1]) if self.used else None)
@@ -211,8 +219,8 @@ class Schedules(RuleBasedStateMachine):
         if result.total is not None:
             self.check_sum(result.total, joined + fresh)
         if final >= 0:
-            seen = [] if self.used[-1] else self.came[final]
-            assert set(self.server.late(final)) == {s.client for s in seen}
+            seen = frozenset[int]() if self.used[-1] else frozenset(s.client for s in settled)
+            assert set(self.server.late(final)) == seen | self.ballots[final].apart
 
     @rule(
         come=st.lists(st.sampled_from(["arrives", "arrives", "is held back", "away"]), min_size=5, max_size=5),
@@ -221,7 +229,7 @@ class Schedules(RuleBasedStateMachine):
     def round_of(self, come: list[str], joins: list[bool]) -> None:
         """A whole round, in which some uploads of the round before may still come."""
         before = self.server.round - 1
-        for s in [s for s in self.sent if s.round == before and s not in self.came[before] and joins[s.client]]:
+        for s in [s for s in self.sent if s.round == before and s not in self.arrived and joins[s.client]]:
             if self.plan.grace:
                 self.arrive(s)
         for i in range(5):
@@ -241,7 +249,7 @@ class Schedules(RuleBasedStateMachine):
         assert np.array_equal(np.rint(total / grid.wire_step), rounded)
         expected = np.zeros(LENGTH, np.int32)
         for s in released:
-            beside = {other.client for other in released if (other.round, other.given) == (s.round, s.given)}
+            beside = {other.client for other in released if other.round == s.round}
             uncancelled = tuple(j for j in self.history(s.client).neighbours if j not in beside)
             if s.keys:
                 stream.accumulate(expected, self.noise(s.client, s.round, uncancelled))
@@ -273,14 +281,15 @@ class Schedules(RuleBasedStateMachine):
     @invariant()
     def nobody_holds_more_than_grace_needs(self) -> None:
         if hasattr(self, "server"):
-            assert len(self.server._open) <= 1 + self.plan.grace  # each with one sum
+            assert len(self.server._open) <= 1 + self.plan.grace
+            assert all(len(each._sums) <= 2 for each in self.server._open.values())
             histories = [self.history(i) for i in range(5)]
             assert all(len(each.repairs.owed(each._place)) <= 1 + self.plan.grace for each in histories)
 
     def everybody_answers(self) -> None:
         for i in range(5):
             self.upload_arrives(i)
-        for s in [s for s in self.sent if s.round == self.server.round and s not in self.came[s.round]]:
+        for s in [s for s in self.sent if s.round == self.server.round and s not in self.arrived]:
             self.arrive(s)
         self.round_ends()
 
@@ -290,18 +299,16 @@ class Schedules(RuleBasedStateMachine):
             rules = self.repairs_of(i)
             for of in rules.given_up():
                 stream.accumulate(expected, self.noise(i, of, rules.absent(of)))
-        for s in (s for s in self.released if s.keys):  # nobody repairs what different models have not cancelled
-            others = [o.client for o in self.released if o.round == s.round and o.given != s.given]
-            apart = [j for j in others if j in self.history(s.client).neighbours]
-            stream.accumulate(expected, self.noise(s.client, s.round, apart))
         assert np.array_equal(self.left, expected)
 
     @precondition(lambda self: self.plan.repairs)
     @rule()
     def everybody_answers_until_nothing_is_left(self) -> None:
-        """Once all have answered 2 + grace rounds in a row, only what nobody repairs is left."""
-        for _ in range(2 + self.plan.grace):
+        """Once all have answered 2 + grace rounds in a row, bound to one model, only what nobody repairs is left."""
+        for number in range(3 + self.plan.grace):
+            self.alike = number > 0  # in the first some may have been bound to something else before
             self.everybody_answers()
+        self.alike = False
         self.check_what_is_left()
 
     def teardown(self) -> None:

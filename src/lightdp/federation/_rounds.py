@@ -112,7 +112,7 @@ class Rounds:
         written = {name: [each.to_bytes().hex() for each in found] for name, found in sets.items()}
         seen = {"came": self._came, "asked": self._asked, "lost": self._lost, "said": self._said}
         return (
-            {"void": self.void}
+            {"void": self.void, "here": self._here.to_bytes().hex()}
             | written
             | {name: [[number, sorted(clients)] for number, clients in found.items()] for name, found in seen.items()}
         )
@@ -134,6 +134,8 @@ class Rounds:
                 for name in ("came", "asked", "lost", "said")
             )
             self.void = int(past["void"])
+            here = past.get("here")  # which pasts of earlier versions do not have
+            self._here = ClientSet.none(clients) if here is None else ClientSet.from_bytes(bytes.fromhex(here), clients)
         except (KeyError, TypeError, ValueError) as error:
             raise ArgumentError(f"past must be that of a roster's rounds, got {error!r}") from None
         self._odometer = None
