@@ -26,7 +26,7 @@ _STEEPNESS = (3.0, 2.0)  # for which there may be room (B2), tried in turn
 _ROSTERS = (50, 100)  # of one client, at most: the fewer, the more may fail in each
 _LATTICE = 4e-6  # the share of δ that `drawn.fits` takes for a roster
 _SMALLER, _SHRINKS = 60, 0.98  # how many smaller γ are tried, and how much smaller each is
-_LARGER = 4  # times as many masks, at most, where rosters have up to twice as many clients: more peers and more rounds
+_LARGER = 2  # times as many rounds of a client, at most, in rosters of other sizes, of up to twice as many clients
 _SHIFT = 1.3e-5  # of ε, for the lattice of a roster: half its share of δ times μ/u, where u >= 2 and ε <= 100 (B2)
 _MANY = 2**22  # masks of a client for a parameter: plans with more of them have Gaussian ones
 
@@ -42,6 +42,7 @@ class Masks:
         cost: α of (B2), which a ledger counts once in a roster, in units of (Δ/`scale`)².
         covered: how many times every cost counts, for what may fail.
         each: masks of a client for each parameter in a whole training, at most; 0 where nobody has to know.
+        everywhere: the same in all rosters that hold its key, of whatever size.
         delta: of the plan: the least δ for which ledgers say what is true; 0 for any.
     """
 
@@ -51,6 +52,7 @@ class Masks:
     cost: float = 0.0
     covered: float = 1.0
     each: int = 0
+    everywhere: int = 0
     delta: float = 0.0
 
     def left(self, delta: float) -> float:
@@ -66,7 +68,7 @@ class Masks:
         if self.kind == "gaussian":
             return NEVER
         share = max(map(drawn.room, _STEEPNESS))  # of all rosters
-        tails = drawn.beyond(2.0 * _LARGER * self.each * length, _ROSTERS[-1])
+        tails = drawn.beyond(2.0 * self.everywhere * length, _ROSTERS[-1])
         return Failures(share * self.delta, tails, _ROSTERS[-1] * _SHIFT)
 
 
@@ -143,6 +145,7 @@ def _drawn(asked: Request, gamma: float, total: float) -> Masks:
         cost=cost,
         covered=drawn.COVERED,
         each=most * peers,
+        everywhere=_ROSTERS[-1] * _LARGER * most * (2 * asked.clients - asked.colluders),
         delta=asked.delta,
     )
 

@@ -245,8 +245,9 @@ class Plan:
         """Whether the budget is kept if a server tells clients different histories (W5).
 
         With drawn masks that asks of clients that they bind rounds and compute from what they were given, their data
-        and random numbers alone, and of the server no more than 50 rosters that hold a client's key and in which
-        honest clients have answered (B2).
+        and new random numbers alone, and of the server no more than 50 rosters that hold a client's key and in which
+        honest clients have answered (B2). In a large population a server could form more: there Gaussian masks do
+        without this.
         """
         return self.late_is_seen and self.gdp and not self.graph.random
 
