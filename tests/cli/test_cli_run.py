@@ -176,8 +176,34 @@ def test_no_file_of_the_users_is_overwritten_unless_that_is_said(
     assert "my notes" not in notes.read_text(errors="replace")
 
 
-def test_a_run_cannot_both_go_on_and_start_anew(tmp_path: Path, run: Run) -> None:
-    assert_refused(run("run", *QUICK, "--resume", "--overwrite", "--out", tmp_path / "a.jsonl"), "only one of them")
+def test_a_run_that_replaces_files_goes_on_by_the_same_command_with_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    out, model = tmp_path / "a.jsonl", tmp_path / "a.safetensors"
+    model.write_text("an old one")
+    options = ["run", *QUICK, "--rounds", "6", "--no-report", "--overwrite", "--out", out, "--save-model", model]
+    with monkeypatch.context() as patched:
+        patched.setattr(step, "stepped", interrupt_after(2, step.stepped))
+        assert run(*options).code == 130
+    before = out.read_bytes()
+    assert model.read_text() == "an old one"
+    assert run(*options, "--resume").code == 0
+    assert out.read_bytes().startswith(before)
+    assert len(model.read_bytes()) > 100
+
+
+def test_a_page_that_somebody_else_wrote_is_refused_before_a_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    out, page = tmp_path / "a.jsonl", tmp_path / "a.html"
+    with monkeypatch.context() as patched:
+        patched.setattr(step, "stepped", interrupt_after(2, step.stepped))
+        assert run("run", *QUICK, "--out", out).code == 130
+    page.write_text("my notes")
+    assert_refused(
+        run("run", *QUICK, "--out", out, "--resume"), "the page must be new, or a page or picture of lightdp"
+    )
+    assert page.read_text() == "my notes"
 
 
 KILLED = """

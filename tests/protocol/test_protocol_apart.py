@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lightdp.accountant import Odometer
 from lightdp.client_set import ClientSet
-from lightdp.errors import ProtocolError, WireError
+from lightdp.errors import ArgumentError, ProtocolError, WireError
 from lightdp.federation import Federation, Member
 from lightdp.protocol import Client, Server
 from lightdp.protocol.open_round import OpenRound
@@ -87,7 +87,9 @@ def test_a_round_is_void_if_too_few_are_bound_alike(masks: str) -> None:
     assert (list(result.used), result.total, list(result.apart)) == ([], None, [0, 1, 2, 4])
     assert list(server.late(0)) == [0, 1, 2, 3, 4]
     assert not server.takes(0)
-    with pytest.raises(ProtocolError, match="round 0 was void: there is no mean, and 4 uploads are bound to something"):
+    with pytest.raises(
+        ProtocolError, match="round 0 was void: there is no mean; uploads of 4 clients are bound to other models"
+    ):
         result.mean()
 
 
@@ -220,6 +222,43 @@ def test_what_was_chosen_stays_so_for_uploads_that_come_one_round_late(*, resume
     result: Any = server.close()
     assert (list(result.joined), list(result.final)) == (([3], [0, 1, 2, 3]) if takes else ([], [0, 1, 2]))
     assert list(result.apart) == list(server.late(0)) == ([4] if takes else [3, 4])
+
+
+def test_what_was_summed_in_time_is_not_added_again_with_what_comes_late() -> None:
+    server, clients = joined(planned(masks="gaussian", grace=1, epsilon=1e6), LENGTH)
+    start = server.announce()
+    messages = [sent(client, start, MOST, value=0.2) for client in clients]
+    assert all(server.receive(message) for message in messages[:4])
+    result: Any = server.close()
+    assert len(server._open[0]._sums) == 0
+    start = server.announce()
+    assert server.receive(messages[4])
+    assert all(server.receive(sent(client, start, MOST)) for client in clients)
+    after: Any = server.close()
+    assert list(after.joined) == [4]
+    noise = 6 * 4 * server.plan.sigma_individual
+    assert result.total + after.total == pytest.approx(np.full(LENGTH, 5 * 0.2), abs=noise)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"tag": "ab"}, "tag must be 16 bytes"),
+        ({"tag": "xy"}, "past must be that of a server"),
+        ({"apart": "ff"}, "past must be that of a server"),
+        ({"apart": "01"}, "apart must not name clients that were on time"),
+    ],
+)
+def test_a_past_that_contradicts_itself_is_refused(changed: dict[str, str], words: str) -> None:
+    plan = planned(masks="gaussian", grace=1)
+    server, clients = joined(plan, LENGTH)
+    played(server, clients, range(5), {4: odd(1)})
+    again = Server(plan, length=LENGTH, run=RUN)
+    for client in clients:
+        again.enrol(client.enrol())
+    again.roster()
+    with pytest.raises(ArgumentError, match=words):
+        again.resume(server.past() | changed)
 
 
 @pytest.mark.parametrize("on_time", [0, 1])

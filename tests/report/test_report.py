@@ -10,7 +10,7 @@ import pytest
 import lightdp
 from lightdp.errors import ArgumentError, LightDPError, MissingExtraError
 from lightdp.planning import Plan, compare
-from lightdp.report import plan_chart, save
+from lightdp.report import plan_chart, save, save_plan
 from lightdp.report._plan import plan_panels
 from lightdp.schemes import BUILT_IN
 from lightdp.stragglers import binomial, uniform
@@ -183,7 +183,7 @@ class Broken:
 @pytest.mark.parametrize(
     "error", [RuntimeError("renderer"), KeyboardInterrupt(), OSError(28, "No space left on device")]
 )
-@pytest.mark.parametrize("before", [None, "old"])
+@pytest.mark.parametrize("before", [None, '<svg class="marks"></svg>'])
 def test_a_failure_leaves_what_was_there_and_no_half_file(
     tmp_path: Path, error: BaseException, before: str | None
 ) -> None:
@@ -194,6 +194,18 @@ def test_a_failure_leaves_what_was_there_and_no_half_file(
     with pytest.raises(expected):
         save(Broken(error), file)
     assert [path.read_text() for path in tmp_path.iterdir()] == ([] if before is None else [before])
+
+
+@pytest.mark.parametrize("suffix", [".html", ".svg", ".png"])
+def test_files_that_somebody_else_wrote_are_not_replaced(tmp_path: Path, suffix: str) -> None:
+    file, drawn = tmp_path / f"notes{suffix}", tmp_path / f"plan{suffix}"
+    file.write_text("my notes")
+    plan = lightdp.plan(clients=5, colluders=1, stragglers=1, rounds=5, epsilon=3, delta=1e-5, calibration="exact")
+    with pytest.raises(ArgumentError, match=r"plot must be new, or a page or picture of lightdp, got plot=.*notes"):
+        save_plan(plan, file)
+    assert file.read_text() == "my notes"
+    for _ in range(2):  # our own are
+        save_plan(plan, drawn)
 
 
 def test_a_full_disk_is_named(tmp_path: Path) -> None:

@@ -54,7 +54,9 @@ def _run(
     config: Annotated[Path | None, typer.Option(help="TOML file with the same names; flags win over it.")] = None,
     out: Annotated[Path, typer.Option(help="The log, as JSON lines; the page lies beside it.")] = Path("run.jsonl"),
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint beside the log.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files of an earlier run.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace files; with --resume, the model alone.")
+    ] = False,
     save_model: Annotated[
         Path | None, typer.Option(help="Keep the trained model: a new .safetensors or .pt file.")
     ] = None,
@@ -76,12 +78,13 @@ def _run(
     screen = Console(stderr=True)
     chosen, source = _fitted(chosen, given, screen)
     try:  # after the checks: they take seconds to import
-        from lightdp.report import run_tables, save_runs, uploads  # noqa: PLC0415
+        from lightdp.report import run_tables, uploads  # noqa: PLC0415
         from lightdp.training.simulator import Run  # noqa: PLC0415
     except ImportError:
         raise MissingExtraError("train", "lightdp run") from None
+    page = _page(out, overwrite=overwrite) if report else None
     with screen.status("reading data"):
-        run = Run(chosen, out, resume=resume, overwrite=overwrite, dataset=source)
+        run = Run(chosen, out, resume=resume, overwrite=overwrite and not resume, dataset=source)
     if not as_json:
         _print_start(run)
     log = _finish(run, screen)
@@ -93,9 +96,8 @@ def _run(
         table.show(run_tables([log])[0])
         for sentence in (*uploads(log), *_advice(log), *log.outcome.statement):
             typer.echo(sentence)
-    page = out.with_suffix(".html") if report else None
     if page is not None:
-        save_runs([log], page, command_line())
+        _write(page, log, overwrite=overwrite)
     if not as_json:
         typer.echo(f"\nwrote {' and '.join(str(path) for path in (out, page, save_model) if path is not None)}")
 
@@ -143,10 +145,8 @@ def _check_out(out: Path, *, resume: bool, overwrite: bool, report: bool) -> Non
 
     Raises:
         ArgumentError: `out` is no .jsonl file in an existing folder, or not writable; or it, its checkpoint or its page
-            are there already, and nobody asked to go on or to overwrite them, or somebody for both.
+            are there already, and nobody asked to go on or to overwrite them.
     """
-    if resume and overwrite:
-        raise ArgumentError("overwrite starts anew, and resume goes on: only one of them can be given")
     if not out.parent.is_dir() or out.suffix != ".jsonl":
         raise ArgumentError(f"out must be a .jsonl file in an existing folder, got out={str(out)!r}")
     _check_file("out", out, overwrite=True)
@@ -154,6 +154,25 @@ def _check_out(out: Path, *, resume: bool, overwrite: bool, report: bool) -> Non
         refuse_used(out, out.with_suffix(".checkpoint"), name="out")
         if report:
             _check_file("the page", out.with_suffix(".html"), overwrite=False)
+
+
+def _page(out: Path, *, overwrite: bool) -> Path:
+    """The page beside a log; one that is there already must be ours, unless it may be overwritten."""
+    from lightdp.report import check_path  # noqa: PLC0415  takes seconds
+
+    page = out.with_suffix(".html")
+    if not overwrite:
+        check_path(page, "the page")
+    return page
+
+
+def _write(page: Path, log: RunLog, *, overwrite: bool) -> None:
+    """Write the page of a log."""
+    from lightdp.report import save_runs  # noqa: PLC0415  takes seconds
+
+    if overwrite:
+        page.unlink(missing_ok=True)
+    save_runs([log], page, command_line())
 
 
 def _check_model(path: Path, *, overwrite: bool) -> None:

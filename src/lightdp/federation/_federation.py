@@ -218,7 +218,7 @@ class Federation:
             round: the round that they answer, where the transport knows it.
 
         Returns:
-            The roster, and whether the upload is in a sum.
+            The roster, and whether the upload may be in a sum, as for `Server.receive`.
 
         Raises:
             WireError: as for `Server.receive`; nothing changed.

@@ -44,7 +44,7 @@ class Rounds:
         self._asked.setdefault(number, set()).add(client)
 
     def came(self, number: int, client: int, *, used: bool) -> None:
-        """Count an upload of a round, which is `used` in a sum or came too late."""
+        """Count an upload of a round, which may be `used` in a sum or came too late."""
         self._came.setdefault(number, set()).add(client)
         if not used:
             self._odometer = None

@@ -25,11 +25,11 @@ Taken = tuple[Aggregate, list[dict[str, Any]]]
 
 _RENEWALS = 3  # how often new rosters are tried in a row before void rounds end the training
 _ANSWERED = "was answered, or is over"  # a refusal of one round, after which the next one may do
-_APART = (
-    "it trained from something else than most nodes (records of the message, run_config, or what is trained), so its "
-    "noise does not cancel: does it have another configuration, lightdp or flwr?"
-)
 _SILENT = 3  # rounds after which a node is asked again although it has not answered; a message may be lost with it
+_APART = (
+    "trained from something other than most nodes did (records of the message, run_config, or what is trained), so its "
+    "noise does not cancel; compare configuration, lightdp and flwr"
+)
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,7 @@ class Run:
         self._minimum = 0  # uploads of which the last round needed so many
         self._asked: set[int] = set()  # nodes that got a message in the open round
         self._everyone: set[int] = set()  # nodes that got a message in any round
+        self._apart: dict[int, set[int]] = {}  # nodes whose uploads were left out last time, by roster
 
     # rosters
 
@@ -240,10 +241,12 @@ class Run:
         """Say whose uploads were bound to something else, and are in no sum."""
         self.late += len(result.apart)
         names = {table.names[client] for client in result.apart}
-        nodes = [node for node, name in self.nodes(table).items() if name in names]
-        self._failures |= dict.fromkeys(nodes, _APART)
-        for line in told(dict.fromkeys(nodes, _APART).items()):
-            LOG.warning("lightdp: upload left out: %s", line)
+        found = {node: _APART for node, name in self.nodes(table).items() if name in names}
+        self._failures |= found
+        if found.keys() != self._apart.get(table.number):  # once for each change
+            for line in told(found.items()):
+                LOG.warning("lightdp: upload left out: %s", line)
+        self._apart[table.number] = set(found)
 
     def take_late(self, wait: float = 0.0, table: Table | None = None) -> None:
         """Look for replies to earlier rounds.

@@ -172,6 +172,7 @@ class LightDP(Strategy):
         for line in str(self.plan).splitlines():
             LOG.info("\t│ %s", line)
         self.strategy.summary()
+        LOG.info("\t│ lightdp: all updates have the same weight, whatever key the line above names")
 
     def start(  # noqa: PLR0917  as in Flower
         self,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightdp import masks
-from lightdp._validate import integer, octets
+from lightdp._validate import counted, integer, octets
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.keys import Pins, Roster, link
@@ -37,9 +37,9 @@ class Aggregate:
         final: clients that the last round whose set is final used, nobody if it was void: this round or, under grace,
             the one before it, which is None in round 0.
         on_time: clients whose uploads came before the end of this round, bound as most are, whether or not it counts.
-        apart: clients of whom an upload was left out since the last round, because it is bound to something else
-            (`ClientRound.bind`): of this round or, under grace, of the one before it. It shares no noise that cancels
-            with the others, and counts as too late.
+        apart: clients of whom an upload was left out since the last round, because it is bound to something other than
+            most are (`ClientRound.bind`): of this round or, under grace, of the one before it. It shares no noise that
+            cancels with the others, and counts as too late. `Server.names` has their names.
     """
 
     round: int
@@ -54,7 +54,7 @@ class Aggregate:
     def mean(self) -> NDArray[np.float64]:
         """total/N: the same denominator in every round, however many came (R3)."""
         if self.total is None:
-            why = f", and {len(self.apart)} uploads are bound to something else than others" if self.apart else ""
+            why = f"; uploads of {counted(len(self.apart), 'client')} are bound to other models" if self.apart else ""
             raise ProtocolError(f"round {self.round} was void: there is no mean{why}")
         return self.total / self.used.clients
 
@@ -237,10 +237,10 @@ class Server:
         ).to_bytes()
 
     def receive(self, message: bytes | memoryview, *, sender: str | None = None, round: int | None = None) -> bool:  # noqa: A002
-        """Take in an UPLOAD: add it to a sum of its round and return True, or record it as too late and return False.
+        """Take in an UPLOAD: True if it may be in the sum of its round, False if it is recorded as too late.
 
-        A sum of uploads that are bound to something else than most does not count in the end, and an upload of which
-        that is clear before is in none: `Aggregate.apart` names their clients, who count as too late.
+        What becomes of it, `close` says: a sum of uploads that are bound to something other than most does not count,
+        and their clients are in `Aggregate.apart`, as if they had been too late.
 
         Args:
             message: the bytes.
@@ -295,7 +295,8 @@ class Server:
             joined = came - before.summed if before.counts else nobody
             if joined:
                 sums.append(before.total())
-            if seen := before.apart if before.counts else before.apart | ClientSet(before.came):
+            seen = before.apart | (nobody if before.counts else came)
+            if seen:
                 self._late[final] = seen.flags.copy()
             self._used.append(came if before.counts else nobody)
         if self.plan.grace:
@@ -317,7 +318,8 @@ class Server:
     def past(self) -> dict[str, Any]:
         """All rounds that are over and who came too late, as JSON values, for `resume`.
 
-        Neither sums nor the open round are among them: it is as before that round was announced.
+        Under grace also what the round that waits is bound to, and whose uploads of it were left out. Neither sums nor
+        the open round are among them: it is as before that round was announced.
         """
         late = {number: ClientSet(flags) for number, flags in self._late.items()}
         waits = self._open.get(self.round - 1)
@@ -352,7 +354,10 @@ class Server:
             ends = past.get("ends")  # which pasts of earlier versions do not have
             ends = ends if ends is None else integer("ends", ends, 0, max(len(used), len(on_time)) - 1)
             tag, apart = (None if past.get(k) is None else bytes.fromhex(past[k]) for k in ("tag", "apart"))
+            tag = tag if tag is None else octets("tag", tag, 16)
             others = ClientSet.none(clients) if apart is None else ClientSet.from_bytes(apart, clients)
+            if on_time and not on_time[-1].isdisjoint(others):
+                raise ArgumentError(f"apart must not name clients that were on time, got {list(on_time[-1] & others)}")
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ArgumentError(f"past must be that of a server, got {error!r}") from None
         over = closing == self.plan.closing_rounds  # then the last set is final, too

@@ -48,6 +48,8 @@ PICTURES: dict[str, dict[str, Any]] = {
 }
 PAGES = (".html",)
 SUFFIXES = (*PAGES, *PICTURES)
+_BEGINS = {".html": b"<meta name=lightdp ", ".svg": b'class="marks"', ".png": b"\x89PNG"}  # near the start of a file
+_HEAD = 2000  # bytes of it
 _LABEL = 13.0  # pixels between two names at the ends of lines
 _LONGEST = 200  # pixels of a name
 
@@ -127,7 +129,7 @@ def apart(heights: Sequence[float], height: float) -> list[float]:
 
 
 def check_path(path: Path, name: str, suffixes: Sequence[str] = SUFFIXES) -> None:
-    """Refuse, before any work, a path to which no page or picture could be written.
+    """Refuse, before any work, a path to which no page or picture could be written, or that holds something else.
 
     Args:
         path: the file.
@@ -135,7 +137,8 @@ def check_path(path: Path, name: str, suffixes: Sequence[str] = SUFFIXES) -> Non
         suffixes: those it may have.
 
     Raises:
-        ArgumentError: it has another suffix, its folder does not exist, or it is a folder.
+        ArgumentError: it has another suffix, its folder does not exist, it is a folder, or a file that is no such page
+            or picture.
     """
     if path.suffix not in suffixes:
         raise ArgumentError(f"{name} must end in {', '.join(suffixes)}, got {name}={str(path)!r}")
@@ -143,6 +146,18 @@ def check_path(path: Path, name: str, suffixes: Sequence[str] = SUFFIXES) -> Non
         raise ArgumentError(f"{name} must lie in an existing folder, got {name}={str(path)!r}")
     if path.is_dir():
         raise ArgumentError(f"{name} must be a file, got the folder {name}={str(path)!r}")
+    if path.is_file() and not _is_ours(path):
+        raise ArgumentError(f"{name} must be new, or a page or picture of lightdp, got {name}={str(path)!r}")
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a file begins as those that are written here do; an empty one may be filled."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD)
+    except OSError:
+        return True  # whoever writes will say why not
+    return not head or _BEGINS[path.suffix] in head
 
 
 def save(chart: Chart, path: Path, name: str = "plot") -> None:

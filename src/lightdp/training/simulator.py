@@ -118,10 +118,11 @@ class Run:
     """
 
     def __init__(
-        self, config: Config, path: Path, *, resume: bool = False, overwrite: bool = False,
+        self, config: Config, path: Path | str, *, resume: bool = False, overwrite: bool = False,
         dataset: data.Dataset | None = None, prepared: tuple[torch.Tensor, torch.Tensor] | None = None,
         module: torch.nn.Module | None = None,
     ) -> None:  # fmt: skip
+        path = Path(path)
         self.config, self.path, self.resume, self.overwrite = config, path, resume, overwrite
         self.checkpoint = path.with_suffix(".checkpoint")
         if resume and config.fidelity == "protocol":
