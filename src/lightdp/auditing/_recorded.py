@@ -196,7 +196,8 @@ class Recorded:
         if self.exact is not None:
             mu = mu_of(plan, float(self.exact.squares.max()))
             tried = "all" if self.exact.complete else "the worst of"
-            name = f"exact, over {tried} {self.exact.choices} choices of colluders"
+            over = f"over {tried} {self.exact.choices} choices of colluders"
+            name = f"exact, {over if self.exact.choices > 1 else 'for the only choice of colluders'}"
             found[name] = gaussian.epsilon(mu, plan.delta), mu
         return found
 

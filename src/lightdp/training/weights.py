@@ -186,7 +186,10 @@ def begin(model: nn.Module, file: File, classes: int) -> Taken:
     new = tuple(name for name in own if fresh and name in last)
     taken = {name: _fitting(name, file, value) for name, value in own.items() if name not in new}
     if not taken:
-        raise ArgumentError(f"start must have weights for the layers before the last, got {file.path} with none")
+        raise ArgumentError(
+            f"start must have weights for the layers before the last, got {file.path} with none: a linear model of "
+            "other features or classes is no start"
+        )
     with torch.no_grad():
         for name, value in taken.items():
             own[name].copy_(value)
