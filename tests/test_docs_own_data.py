@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from pathlib import Path
+
+import numpy as np
 
 from lightdp.runlog import RunLog
 from lightdp.training import data
 from lightdp.training.config import Config
 from lightdp.training.fitting import fitted
-from support.docs import Reader
+from support.docs import Reader, blocks
 
 PAGE = Path(__file__).parents[1] / "docs/tutorials/own-data.md"
 
@@ -35,6 +39,16 @@ def test_the_tutorial_runs_as_written(tmp_path: Path) -> None:
         assert "for one person" in page
         assert "one record" not in page
     assert RunLog.read(clone / "heart.jsonl").accuracy == heart.accuracy
+    shown_classes, shown_shares = _predictions(next(block.text for block in blocks(PAGE, "text")))
+    classes, shares = _predictions(printed[3])
+    assert shown_classes == classes
+    assert np.allclose(shown_shares, shares, atol=1e-3)
+
+
+def _predictions(text: str) -> tuple[list[str], list[list[float]]]:
+    """The header and the classes that `lightdp predict` has printed, and the probabilities."""
+    header, *lines = csv.reader(io.StringIO(text))
+    return [*header, *(line[0] for line in lines)], [[float(share) for share in line[1:]] for line in lines]
 
 
 def test_the_table_of_hospitals_is_that_of_the_record() -> None:

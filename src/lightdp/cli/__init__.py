@@ -14,7 +14,7 @@ Other packages add commands through the entry point group "lightdp.commands". Ea
 `typer.Typer`, or a function with options annotated for typer; the module's `HELP` is then the text of its help page.
 
 >>> sorted(COMMANDS)
-['audit', 'identity', 'plan', 'plan-mixed', 'report', 'run', 'state', 'ui']
+['audit', 'identity', 'plan', 'plan-mixed', 'predict', 'report', 'run', 'state', 'ui']
 >>> app.commands["plan"].help == COMMANDS["plan"][1]
 True
 """
@@ -41,6 +41,7 @@ COMMANDS = {
     "plan": ("lightdp.cli.plan:command", "How much noise clients must add, what it guarantees and what it costs."),
     "plan-mixed": ("lightdp.cli.mixed:command", "Noise for clients that differ in privacy budget and reliability."),
     "run": ("lightdp.cli.run:command", "Train a private model over many clients, and report what was guaranteed."),
+    "predict": ("lightdp.cli.predict:command", "Use a model that a run on a table has kept, on the rows of another."),
     "report": ("lightdp.cli.report:command", "One page about one run, or about several laid over each other."),
     "ui": ("lightdp.cli.ui:command", "Plan with sliders and watch runs, on a page of this machine alone."),
     "audit": ("lightdp.cli.audit:command", "Measure what real uploads reveal, and check logs, nodes and claims."),

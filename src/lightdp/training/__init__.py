@@ -12,6 +12,7 @@
 | `clients`, `arrivals` | who holds which records; which uploads arrive in a round |
 | `membership`, `roster`, `churn` | who is in which roster, what each client has spent, and who comes and goes |
 | `channel`, `step`, `simulator` | from updates to the noisy sum, the server's step, and the training round by round |
+| `weights`, `predict` | files of models, and a model of a table used on new rows |
 
 torch is imported only in this package, and not by `config`, `data`, `partition`, `arrivals` and `churn`.
 """

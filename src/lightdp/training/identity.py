@@ -40,7 +40,7 @@ def of_dataset(source: Dataset) -> dict[str, str]:
         if isinstance(value, np.ndarray) and not value.dtype.hasobject:
             digest.update(f"{field.name} {value.dtype.str} {value.shape}\n".encode())
             digest.update(np.ascontiguousarray(value).data)
-        elif field.name != "name" and value not in (None, ()):  # what most data sets do not have
+        elif field.name not in ("name", "schema") and value not in (None, ()):  # what most data sets do not have
             digest.update(f"{field.name} {value!r}\n".encode())
     return {"name": source.name, "digest": digest.hexdigest()}
 

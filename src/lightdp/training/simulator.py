@@ -148,6 +148,7 @@ class Run:
         self.partition |= {"names": list(source.client_names)} if config.partition == "natural" else {}
         self.partition |= {"persons": self.clients.units} if persons else {}
         self.notes = (*source.notes, *bounds.notes(config, source))
+        self.schema, self.built = source.schema, config.model if module is None else None
         self.test_clients = (source.client_names, source.test_client)
         if test_x is None:
             test_x = models.prepare(config.model, _tensor(source.test_x), self.device, mirror=config.mirror)
@@ -193,9 +194,11 @@ class Run:
 
         Args:
             path: a .safetensors or .pt file; `start` takes it, as does `torch.nn.Module.load_state_dict`. A
-                .safetensors file also has the bounds that were found privately, as JSON in its fact "bounds": the model
-                takes a number x of such a column as 2 (x - low)/(high - low) - 1, moved to -1 or 1 beyond them and 0
-                if it is missing.
+                .safetensors file also has what it takes to use the model, as JSON in two facts: "table" has the label,
+                the classes, the columns in the order of features, and the name of a built-in model; "bounds" has those
+                that were found privately: the model takes a number x of such a column as
+                2 (x - low)/(high - low) - 1, moved to -1 or 1 beyond them and 0 if it is missing. What is not public,
+                as with columns="statistics", is left out, and then there is no "table".
             overwrite: whether it may replace a file.
 
         Raises:
@@ -203,8 +206,11 @@ class Run:
         """
         gradients.assign(self.model, self.state.average)
         found = bounds.facts(self.bounds)
-        facts = {"bounds": json.dumps(found)} if found is not None and path.suffix == ".safetensors" else None
-        weights.write(path, self.model, overwrite=overwrite, facts=facts)
+        facts = {} if found is None else {"bounds": json.dumps(found)}
+        if self.schema is not None:
+            facts["table"] = json.dumps({"model": self.built, **self.schema.to_dict()})
+        kept = facts if facts and path.suffix == ".safetensors" else None
+        weights.write(path, self.model, overwrite=overwrite, facts=kept)
 
     def _roster(self, number: int, members: tuple[int, ...], plan: Plan | None, stragglers: int) -> Roster:
         """A roster with a channel of its own; its sums are divided by the same number in every round (R3)."""

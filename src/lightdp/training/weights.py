@@ -115,36 +115,37 @@ def _kept(name: str, value: Tensor, *, half: bool) -> Tensor:
     return kept
 
 
-def read(path: Path) -> File:
+def read(path: Path, *, option: str = "start") -> File:
     """The weights in a file; nothing of it is executed.
 
     Args:
         path: a .safetensors or .pt file of tensors by name.
+        option: what messages call it.
 
     Raises:
         ArgumentError: there is none, or it is damaged or something else.
         MissingExtraError: safetensors is not installed.
     """
-    kind, load = weights_file("start", str(path)), torch.load
+    kind, load = weights_file(option, str(path)), torch.load
     if kind == ".safetensors":
         load = _safetensors().load
     try:
         data = contents(path, limit=_MOST_BYTES)
     except (ArgumentError, OSError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        raise ArgumentError(f"start must be a readable file, got start={str(path)!r}: {why}") from None
+        raise ArgumentError(f"{option} must be a readable file, got {option}={str(path)!r}: {why}") from None
     try:
         found = load(data) if kind == ".safetensors" else load(io.BytesIO(data), weights_only=True, map_location="cpu")
     except Exception as error:  # a damaged file may raise anything
         why = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ArgumentError(f"start must be a whole file of weights, got start={str(path)!r}: {why}") from error
+        raise ArgumentError(f"{option} must be a whole file of weights, got {option}={str(path)!r}: {why}") from error
     if not isinstance(found, dict) or not found:
         got = f"an empty {type(found).__name__}" if isinstance(found, dict) else type(found).__name__
-        raise ArgumentError(f"start must hold tensors by name, got start={str(path)!r} with {got}")
+        raise ArgumentError(f"{option} must hold tensors by name, got {option}={str(path)!r} with {got}")
     for name, value in found.items():
         if not isinstance(name, str) or not isinstance(value, Tensor) or value.layout != torch.strided:
             got = f"{name!r}: {type(value).__name__ if not isinstance(value, Tensor) else value.layout}"
-            raise ArgumentError(f"start must hold tensors by name, got start={str(path)!r} with {got}")
+            raise ArgumentError(f"{option} must hold tensors by name, got {option}={str(path)!r} with {got}")
     return File(path, hashlib.sha256(data).hexdigest(), found, _facts(data) if kind == ".safetensors" else {})
 
 

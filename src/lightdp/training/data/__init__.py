@@ -24,8 +24,13 @@ from lightdp.training.data import _cifar10, _fashion_mnist, _heart, _own, _table
 from lightdp.training.data._columns import NOT_PRIVATE, STATISTICS
 from lightdp.training.data._made import VARIABLE, Dataset, made, reading, unit
 from lightdp.training.data._own import Layout, Owners
+from lightdp.training.data._schema import Schema
+from lightdp.training.data._table import Table
 
-__all__ = ["NAMES", "NATURAL", "NOT_PRIVATE", "STATISTICS", "VARIABLE", "Dataset", "Layout", "load"]
+__all__ = [
+    "NAMES", "NATURAL", "NOT_PRIVATE", "STATISTICS", "VARIABLE", "Dataset", "Layout", "Schema", "Table", "load",
+    "rows",
+]  # fmt: skip
 
 _PUBLISHED = {source.name: source for source in (_fashion_mnist.SOURCE, _cifar10.SOURCE)}
 NAMES = ("digits", "heart", *_PUBLISHED)
@@ -76,6 +81,25 @@ def load(name: str, path: Path | None = None, layout: Layout = _DRAWN) -> Datase
     raise ArgumentError(
         f"data must be one of {', '.join(NAMES)} or a path ending in {kinds} or {_table.KINDS[-1]}, got data={name!r}"
     )
+
+
+def rows(name: str, path: Path, schema: Schema) -> Table:
+    """The columns of a file that a model is to be used on.
+
+    Args:
+        name: of the argument.
+        path: a .csv, .parquet or .npz file.
+        schema: what the model needs of it.
+
+    Raises:
+        ArgumentError: the file is missing, damaged or empty, or a column that the model needs is missing or wrong.
+        MissingExtraError: Parquet without pyarrow.
+    """
+    if path.suffix not in _table.KINDS:
+        raise ArgumentError(f"{name} must be a file that ends in {', '.join(_table.KINDS)}, got {name}={str(path)!r}")
+    found = _table.read(path)
+    schema.check(found)
+    return found
 
 
 def _digits() -> Dataset:

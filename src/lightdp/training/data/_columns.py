@@ -38,7 +38,8 @@ NOT_PRIVATE = (
 _MISSING, _PRIVATE = "missing", "private"
 _FORM = 'NAME = [LOW, HIGH] or NAME = "private" for numbers or NAME = ["a", "b"] for categories'
 _MOST_VALUES = 1000
-_LARGEST = 1e30  # of a bound; sums and products stay finite
+LARGEST = 1e30
+"""Of a bound, so that sums and products stay finite."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +68,11 @@ class Number:
         empty = np.isnan(found)
         return _joined([np.where(empty, 0.0, scaled)], empty, shown=self.shows_missing)
 
-    def remark(self, cells: Column) -> str | None:
-        """How many values lie outside of the bounds, if any do."""
+    def remark(self, cells: Column, *, strict: bool = True) -> str | None:
+        """How many values lie outside of the bounds, if any do; where all do, an error if `strict`."""
         found = numbers(self.name, cells)
         outside, held = int(((found < self.low) | (found > self.high)).sum()), int((~np.isnan(found)).sum())
-        if 0 < held == outside:
+        if strict and 0 < held == outside:
             bounds = f"{self.name} = [{self.low:g}, {self.high:g}]"
             raise ArgumentError(f"columns must have bounds between which values lie, got {bounds} and none between")
         moved = f"{outside:,} of {counted(held, 'value')} moved to the bounds {self.low:g} and {self.high:g}"
@@ -109,11 +110,11 @@ class Category:
         places = self.places(cells)
         return _joined([places == place for place in range(len(self.values))], places == -2, shown=self.shows_missing)
 
-    def remark(self, cells: Column) -> str | None:
-        """How many cells are none of the values, if any are."""
+    def remark(self, cells: Column, *, strict: bool = True) -> str | None:
+        """How many cells are none of the values, if any are; where all are, an error if `strict`."""
         places = self.places(cells)
         other, held = int((places == -1).sum()), int((places != -2).sum())
-        if 0 < held == other:
+        if strict and 0 < held == other:
             first = quoted(texts(cells)[int(np.flatnonzero(places == -1)[0])])
             what = f"{self.name} = {list(self.values)[:8]} and cells such as {first}"
             raise ArgumentError(f"columns must have values that occur, got {what}")
@@ -138,9 +139,9 @@ class Unbounded:
     def features(self, cells: Column) -> NDArray[np.float32]:
         """(rows, 1), as the table has it, NaN where it is missing; or (rows, 2) where missing cells are shown."""
         found = numbers(self.name, cells, form='"private"')
-        return _joined([np.clip(found, -_LARGEST, _LARGEST)], np.isnan(found), shown=self.shows_missing)
+        return _joined([np.clip(found, -LARGEST, LARGEST)], np.isnan(found), shown=self.shows_missing)
 
-    def remark(self, cells: Column) -> str | None:
+    def remark(self, cells: Column, *, strict: bool = True) -> str | None:
         """Nothing: bounds are not known yet."""
 
 
@@ -220,8 +221,8 @@ def _feature(name: str, value: object) -> Feature:
         low, high = map(float, entries)
     except OverflowError:
         raise _wrong(name, value) from None
-    if not -_LARGEST <= low < high <= _LARGEST:  # False for NaN
-        raise ArgumentError(f"columns must have bounds LOW < HIGH within ±{_LARGEST:g}, got {name} = {_short(value)}")
+    if not -LARGEST <= low < high <= LARGEST:  # False for NaN
+        raise ArgumentError(f"columns must have bounds LOW < HIGH within ±{LARGEST:g}, got {name} = {_short(value)}")
     return Number(name, low, high, shown)
 
 

@@ -37,9 +37,6 @@ def load(layout: _own.Layout) -> Dataset:
     columns = zip(*rows, strict=True)
     table = {name: np.array(cells) for name, cells in zip([*names, _LABEL, _CLIENT], columns, strict=True)}
     fraction = _HELD_OUT if layout.test_fraction is None else layout.test_fraction
-    return dataclasses.replace(
-        _own.dataset(
-            "heart", _own.Layout(label=_LABEL, client_column=_CLIENT, test_fraction=fraction), table, features
-        ),
-        notes=(),
-    )
+    chosen = _own.Layout(label=_LABEL, client_column=_CLIENT, test_fraction=fraction)
+    found = _own.dataset("heart", chosen, table, features)
+    return dataclasses.replace(found, notes=()).with_schema(found.schema)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import tarfile
 import tokenize
@@ -11,13 +12,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lightdp._validate import integer
 from lightdp.errors import ArgumentError, LightDPError
+
+if TYPE_CHECKING:
+    from lightdp.training.data._schema import Schema
 
 Part = tuple["NDArray[Any]", "NDArray[Any]"]  # records and labels
 VARIABLE = "LIGHTDP_DATA"  # an environment variable: the folder that holds fashion-mnist/ and cifar10/
@@ -50,6 +54,8 @@ class Dataset:
         unscaled: names and places of features that are numbers of any size, NaN where one is missing, whose bounds the
             first rounds of a run find (E6).
         notes: what to know of the data, in plain words.
+        schema: how rows of a table became these features, by public knowledge, which a file of the model says as well
+            (`Run.save`). None for all else: a copy by `dataclasses.replace`, which may have other features, has none.
 
     Raises:
         ArgumentError: an array has another type or shape, or a value is out of range; the message names it.
@@ -67,6 +73,13 @@ class Dataset:
     train_person: NDArray[np.int64] | None = None
     unscaled: tuple[tuple[str, int], ...] = ()
     notes: tuple[str, ...] = ()
+    schema: Schema | None = dataclasses.field(default=None, init=False)
+
+    def with_schema(self, schema: Schema | None) -> Dataset:
+        """The same data, which came from a table in this way."""
+        result = dataclasses.replace(self)
+        object.__setattr__(result, "schema", schema)
+        return result
 
     def __post_init__(self) -> None:
         integer("classes", self.classes, 2)

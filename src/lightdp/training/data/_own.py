@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from lightdp._validate import counted, probability
 from lightdp.errors import ArgumentError
 from lightdp.training.data import _columns, _table
-from lightdp.training.data._columns import Unbounded
 from lightdp.training.data._made import Dataset
+from lightdp.training.data._schema import Schema
 
 HELD_OUT = 0.2
 """The share of records, or of persons, that is held out to test, where none is asked for."""
@@ -196,16 +196,16 @@ def dataset(name: str, layout: Layout, table: _table.Table, features: dict[str, 
             notes.append(f"left out, since not described: {_table.listed(ignored)}")
     if not chosen:
         raise ArgumentError(f"columns must describe a feature that varies, got none by columns={layout.columns!r}")
-    parts = [each.features(table[each.name]) for each in chosen]
-    x, places = np.concatenate(parts, axis=1), np.cumsum([0, *(part.shape[1] for part in parts)]).tolist()
-    unscaled = tuple((each.name, at) for each, at in zip(chosen, places, strict=False) if isinstance(each, Unbounded))
+    schema = Schema(label, classes, tuple(chosen))
+    x, unscaled = schema.encoded(table)
     notes += [remark for each in chosen if (remark := each.remark(table[each.name][train])) is not None]
     if len(classes) < 2:
         raise ArgumentError(f"label must have 2 or more classes, got label={label!r} with {classes[0]!r} alone")
-    return Dataset(
+    found = Dataset(
         name=name, train_x=x[train], test_x=x[test], train_y=y[train], test_y=y[test], classes=len(classes),
         unscaled=unscaled, notes=tuple(notes), **owners.fields(train, test),
     )  # fmt: skip
+    return found if features is None else found.with_schema(schema)  # statistics of records stay out of files
 
 
 def _labels(layout: Layout, table: _table.Table) -> tuple[str, _table.Column]:

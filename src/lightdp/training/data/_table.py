@@ -96,6 +96,12 @@ def texts(cells: Column) -> list[str]:
     return [_text(cell) for cell in cells.tolist()]
 
 
+def no_number(cells: Column) -> int | None:
+    """The first row, from 0, whose cell is neither missing nor a finite number."""
+    rows = enumerate(cells.tolist())
+    return next((row for row, cell in rows if not missing(cell) and not _number(cell, finite=True)), None)
+
+
 def missing(cell: object) -> bool:
     """Whether a cell holds no value."""
     if isinstance(cell, str):
@@ -115,12 +121,12 @@ def quoted(cell: object) -> str:
     return repr(cell if len(str(cell)) <= _LONGEST else f"{str(cell)[:_LONGEST]}...")
 
 
-def _number(cell: object) -> bool:
+def _number(cell: object, *, finite: bool = False) -> bool:
     try:
-        float(cell)  # type: ignore[arg-type]
+        found = float(cell)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         return False
-    return True
+    return math.isfinite(found) or not finite
 
 
 def _text(cell: object) -> str:
