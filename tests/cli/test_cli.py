@@ -42,6 +42,19 @@ def test_help_shows_examples(run: Run, command: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (["report"], "Logs, one JSON object a line."),
+        (["predict"], "The rows: a .csv, .parquet or .npz file."),
+        (["state", "show"], "A node's state file."),
+        (["plan-mixed"], "CSV with columns clients, straggling, epsilon."),
+    ],
+)
+def test_help_says_what_arguments_are(run: Run, command: list[str], says: str) -> None:
+    assert says in run(*command, "--help").out
+
+
+@pytest.mark.parametrize(
     ("arguments", "word"),
     [
         (plan_arguments(calibration="magic"), "magic"),
