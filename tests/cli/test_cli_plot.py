@@ -32,13 +32,15 @@ def small(**changes: object) -> list[str]:
 )
 def test_plot_writes_one_whole_file(run: Run, tmp_path: Path, suffix: str, start: bytes, size: int) -> None:
     file = tmp_path / f"plan.{suffix}"
-    file.write_bytes(b"old")
+    assert run(*small(epsilon=1.0), "--plot", file).code == 0
+    old = file.read_bytes()
     result = run(*small(), "--plot", file)
     content = file.read_bytes()
     assert (result.code, result.err) == (0, "")
     assert result.out.endswith(f"\nwrote {file}\n")
     assert content.lstrip().startswith(start)
     assert len(content) > size
+    assert content != old
     assert names(tmp_path) == [file.name]
 
 

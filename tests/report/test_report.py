@@ -155,9 +155,10 @@ def test_title_and_subtitle_say_what_is_drawn() -> None:
 
 def test_save_replaces_a_file_and_leaves_nothing_else(tmp_path: Path) -> None:
     file = tmp_path / "plan.svg"
-    file.write_text("old")
+    file.write_text('<svg class="marks">old</svg>')
     save(plan_chart(lightdp.plan(**SMALL)), file)
     assert file.read_text(encoding="utf-8").startswith("<svg")
+    assert len(file.read_text(encoding="utf-8")) > 5000
     assert list(tmp_path.iterdir()) == [file]
 
 

@@ -18,19 +18,6 @@ class ProtocolError(LightDPError):
     )
     refusals: ClassVar[tuple[Refusal, ...]] = (
         Refusal(
-            "must be bound, as the plan's masks are drawn",
-            "In a loop of your own, with drawn masks, noise cancels only among clients that name the same model.",
-            "Call `bind` with a hash of what the client was sent, the same bytes on every client, or plan with "
-            "`masks='gaussian'`.",
-        ),
-        Refusal(
-            "are bound to other models",
-            "Too few clients trained from the same thing: their uploads are in no sum, and `Aggregate.apart` has some "
-            "of them. On Flower the server's log says `upload left out`.",
-            "Hash the same bytes on every client (dtype, byte order, order of layers); on Flower compare the nodes' "
-            "run_config and their versions of lightdp and flwr.",
-        ),
-        Refusal(
             "the plan's masks are",
             "Drawn masks protect a node whose app computes its update from the message, its data and random numbers of "
             "its own alone, and its operator does not accept that condition.",

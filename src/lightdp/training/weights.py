@@ -8,7 +8,7 @@ start one from a file whose last layer may have been made for other classes.
 >>> begin(nn.Linear(4, 2), read(Path("model.pt")), classes=2)
 Traceback (most recent call last):
   ...
-lightdp.errors.ArgumentError: start must have weights for the layers before the last, got model.pt with none
+lightdp.errors.ArgumentError: start must have weights for the layers before the last, got none in model.pt
 >>> model = nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3))
 >>> write(Path("deep.pt"), model)
 >>> begin(nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 2)), read(Path("deep.pt")), classes=2).new
@@ -187,10 +187,7 @@ def begin(model: nn.Module, file: File, classes: int) -> Taken:
     new = tuple(name for name in own if fresh and name in last)
     taken = {name: _fitting(name, file, value) for name, value in own.items() if name not in new}
     if not taken:
-        raise ArgumentError(
-            f"start must have weights for the layers before the last, got {file.path} with none: a linear model of "
-            "other features or classes is no start"
-        )
+        raise ArgumentError(f"start must have weights for the layers before the last, got none in {file.path}")
     with torch.no_grad():
         for name, value in taken.items():
             own[name].copy_(value)
