@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from lightdp.planning import Plan
 
 MOST = 12  # members
+ODD = 30  # in 256 rounds of a member, that it binds to something other than most
 
 
 class CrashError(Exception):
@@ -179,7 +180,7 @@ class World:
             server = self.fed.rosters[number].server
             assert number not in self.books
             assert server._roster is not None
-            self.books[number] = Book(server.plan, server._roster, LENGTH + self.weighted)
+            self.books[number] = Book(server.plan, server._roster, LENGTH + self.weighted, odd=ODD)
         self.point()
         self.save()
         self.point()

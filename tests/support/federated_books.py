@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from lightdp.planning import Plan
 
 
-_ODD = 30  # in 256 rounds of a member, that it binds to something else than most
-
-
 @dataclass(eq=False)
 class Sent:
     """One upload as it left a member: its bytes, and what it was made of in fine steps."""
@@ -57,6 +54,7 @@ class Book:
     plan: Plan
     roster: Roster
     length: int
+    odd: int = 0  # in 256 rounds of a member, that it binds to something other than most
     used: list[frozenset[int]] = field(default_factory=list)
     on_time: list[frozenset[int]] = field(default_factory=list)
     closings: frozenset[int] = frozenset()
@@ -73,7 +71,7 @@ class Book:
         self.rings: dict[int, Keyring] = {}
 
     def copied(self) -> Book:
-        result = Book(self.plan, self.roster, self.length, list(self.used), list(self.on_time), self.closings)
+        result = Book(self.plan, self.roster, self.length, self.odd, list(self.used), list(self.on_time), self.closings)
         result.ballots.update((number, ballot.copied()) for number, ballot in self.ballots.items())
         result.late, result.dead = dict(self.late), self.dead
         result.released, result.left, result.rings = self.released, self.left.copy(), self.rings
@@ -164,7 +162,7 @@ class Book:
         """What a member binds a round with data to: nearly all to the same; where they need not, every second one."""
         bound = number % 2 == 1 or self.plan.masks.kind == "drawn"
         drawn = hashlib.sha256(b"%d %d" % (number, client) + self.roster.hash).digest()[0]
-        odd = drawn % 3 if drawn < _ODD else 3  # three models beside the right one
+        odd = drawn % 3 if drawn < self.odd else 3  # three models beside the right one
         return hashlib.sha256(b"%d %d" % (number, odd)).digest() if bound or odd < 3 else None
 
     def neighbours(self, client: int) -> list[int]:
