@@ -48,6 +48,15 @@ def signed(server: Server, client: Client, content: Message, upload: Upload) -> 
     return replace(content, payload=replace(upload, signature=signature).to_bytes()).to_bytes()
 
 
+def anew(server: Server, clients: list[Client]) -> Server:
+    """A server after a crash that knows the roster alone."""
+    again = Server(server.plan, length=LENGTH, run=RUN)
+    for client in clients:
+        again.enrol(client.enrol())
+    again.roster()
+    return again
+
+
 def played(server: Server, clients: list[Client], order: Sequence[int], models: Mapping[int, bytes | None]) -> Any:
     """A round in which clients answer in this order; those not listed are bound to what most are."""
     start = server.announce(since=0)
@@ -100,6 +109,17 @@ def test_a_few_who_come_first_with_tags_of_their_own_do_not_shut_out_the_others(
     assert len(result.used) >= 50 - 2 * apart
     assert min(result.used) >= apart
     assert result.total is not None
+
+
+def test_sums_that_were_not_chosen_are_given_up_at_once() -> None:
+    server, clients = joined(planned(masks="gaussian", grace=1), LENGTH)
+    start = server.announce()
+    for i in range(4):
+        assert server.receive(sent(clients[i], start, odd(1) if i == 0 else MOST))
+    taking = server._open[0]
+    assert len(taking._sums) == 2
+    taking.settle()
+    assert list(taking._sums) == [taking.tag] == [tag_of(MOST)]
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=40), st.randoms(use_true_random=False))
@@ -196,8 +216,7 @@ def test_a_tag_is_signed() -> None:
 @pytest.mark.parametrize("kept", [True, False])
 def test_what_was_chosen_stays_so_for_uploads_that_come_one_round_late(*, resumed: bool, kept: bool) -> None:
     """Clients 0 to 2 are on time, 3 comes late with the same, 4 late with something else."""
-    plan = planned(masks="drawn", grace=1)
-    server, clients = joined(plan, LENGTH)
+    server, clients = joined(planned(masks="drawn", grace=1), LENGTH)
     start = server.announce()
     messages = [sent(clients[i], start, odd(1) if i == 4 else MOST) for i in range(5)]
     for message in messages[:3]:
@@ -207,12 +226,8 @@ def test_what_was_chosen_stays_so_for_uploads_that_come_one_round_late(*, resume
         past = json.loads(json.dumps(server.past()))
         if not kept:
             del past["tag"], past["apart"]  # of an earlier version: then nothing more is added up
-        again = Server(plan, length=LENGTH, run=RUN)
-        for client in clients:
-            again.enrol(client.enrol())
-        again.roster()
-        again.resume(past)
-        server = again
+        server = anew(server, clients)
+        server.resume(past)
     server.announce()
     takes = not resumed or kept
     assert [server.receive(message) for message in messages[3:]] == [takes, False]
@@ -250,13 +265,9 @@ def test_what_was_summed_in_time_is_not_added_again_with_what_comes_late() -> No
     ],
 )
 def test_a_past_that_contradicts_itself_is_refused(changed: dict[str, str], words: str) -> None:
-    plan = planned(masks="gaussian", grace=1)
-    server, clients = joined(plan, LENGTH)
+    server, clients = joined(planned(masks="gaussian", grace=1), LENGTH)
     played(server, clients, range(5), {4: odd(1)})
-    again = Server(plan, length=LENGTH, run=RUN)
-    for client in clients:
-        again.enrol(client.enrol())
-    again.roster()
+    again = anew(server, clients)
     with pytest.raises(ArgumentError, match=words):
         again.resume(server.past() | changed)
 
@@ -277,13 +288,9 @@ def test_colluders_who_are_alone_in_time_choose_nothing_before_the_others_come(o
 
 
 def test_who_was_apart_is_so_after_a_crash() -> None:
-    plan = planned(masks="gaussian", grace=1)
-    server, clients = joined(plan, LENGTH)
+    server, clients = joined(planned(masks="gaussian", grace=1), LENGTH)
     played(server, clients, range(5), {4: odd(1)})
-    again = Server(plan, length=LENGTH, run=RUN)
-    for client in clients:
-        again.enrol(client.enrol())
-    again.roster()
+    again = anew(server, clients)
     again.resume(json.loads(json.dumps(server.past())))
     again.announce()
     again.close()

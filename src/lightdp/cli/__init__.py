@@ -116,7 +116,8 @@ def _context(
         return command.make_context(name, list(arguments), parent, **more)
     except click.MissingParameter as error:
         given = command.make_context(name, list(arguments), parent, resilient_parsing=True, **more).params
-        missing = [each.opts[0] for each in command.params if each.required and given[each.name] is None]
+        options = [each for each in command.params if isinstance(each, click.Option) and each.required]
+        missing = [each.opts[0] for each in options if given[each.name] is None]
         if len(missing) < 2:
             raise
         raise click.UsageError(f"Missing options {', '.join(missing)}.", error.ctx) from None

@@ -234,12 +234,13 @@ class Run:
         self._leave_out(table, result)
         before = self._metrics.pop((table.number, result.round - 1), {})
         now = self._metrics.pop((table.number, result.round), {}) if result.used else {}
+        self.late += sum(client in result.apart for client in before if client not in result.joined)
+        self.late += sum(client in result.apart for client in now if client not in result.used)
         joined = [metrics for client, metrics in before.items() if client in result.joined]
         return result, joined + [metrics for client, metrics in now.items() if client in result.used]
 
     def _leave_out(self, table: Table, result: Aggregate) -> None:
         """Say whose uploads were bound to something else, and are in no sum."""
-        self.late += len(result.apart)
         names = {table.names[client] for client in result.apart}
         found = {node: _APART for node, name in self.nodes(table).items() if name in names}
         self._failures |= found
@@ -378,8 +379,9 @@ class Run:
                 self.federation.cohorts.rosters[roster].missed[name] = 0  # it is slow, and not gone
             if used:
                 self._metrics.setdefault((roster, number), {})[table.index[name]] = metrics_of(reply.content)
-            elif not table.server.takes(number):  # otherwise `take` says what became of it
+            else:
                 self.late += 1
-                self._deadlines.came((roster, number), reply.metadata.created_at)
+                if not table.server.takes(number):  # otherwise it was left out, as `take` says
+                    self._deadlines.came((roster, number), reply.metadata.created_at)
         for line in told(wrong.items()):
             LOG.warning("lightdp: %s", line)

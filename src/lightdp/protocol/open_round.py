@@ -7,8 +7,8 @@ too late: repairs take out what was shared with them, as with any straggler.
 Memory is bounded whatever clients send: there are at most two sums. An upload with a third tag is left out, and each
 sum loses one of its votes, which are its uploads at first; a sum without votes gives way to the next tag.
 
-Formal guarantee: if o uploads of a round have other tags than the one that counts in the end, at most o with its tag
-are left out. A tag that more than two thirds of the uploads have counts in the end, whatever the order.
+Formal guarantee, for the uploads that come before a sum is chosen: if o of them have other tags than the chosen one, at
+most o with its tag are left out. A tag that more than two thirds of them have is chosen, whatever the order.
 
 Proof: votes are lost only as uploads without a sum come. A sum that gives way has as many uploads as it lost votes,
 while it was there: to as many uploads with other tags. An upload that finds two other sums takes a vote of each, which
@@ -19,7 +19,7 @@ than two thirds of all uploads a tag has, less those, more than one third, and t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,6 @@ from lightdp.client_set import ClientSet
 from lightdp.wire import UNBOUND, Accumulator, Upload
 
 _SUMS = 2
-_ABSENT, _APART = -1, -2  # instead of the number of a sum
 
 
 @dataclass
@@ -36,13 +35,13 @@ class _Sum:
     """Uploads with one tag.
 
     Attributes:
-        number: of the sum among all that this round has had.
         uploads: added up.
+        clients: whose they are.
         votes: how many uploads without a sum it withstands.
     """
 
-    number: int
     uploads: Accumulator
+    clients: list[int] = field(default_factory=list)
     votes: int = 0
 
 
@@ -56,6 +55,7 @@ class OpenRound:
         closing: whether it has no data; then nothing is bound, and tags do not matter.
 
     Attributes:
+        came: whether each client's upload is of the sum that was chosen; nobody's before that. (N,)
         summed: clients whose uploads are in an aggregate, as the server notes it.
         tag: what the sum that counts is bound to; None before `settle` has chosen it.
     """
@@ -72,8 +72,7 @@ class OpenRound:
         self.tag: bytes | None = UNBOUND if closing else None
         self._empty, self._rule, self._closing = empty, rule, closing
         self._sums: dict[bytes, _Sum] = {}
-        self._made = 0  # sums so far
-        self._place = np.full(clients, _ABSENT, np.int32)  # the number of the sum of each client; 0 once chosen. (N,)
+        self.came, self._seen, self._apart = np.zeros((3, clients), np.bool_)
         self._named = ClientSet.none(clients)
 
     def resume(self, came: ClientSet, apart: ClientSet, tag: bytes | None) -> None:
@@ -84,13 +83,14 @@ class OpenRound:
             apart: clients whose uploads were bound to something else, and that were named.
             tag: what was chosen; None if nothing was, or nobody has kept it: then nothing more fits that sum.
         """
-        self._place[came.flags], self._place[apart.flags], self._named = 0, _APART, apart
+        self.came[came.flags] = self._apart[apart.flags] = self._seen[(came | apart).flags] = True
+        self._named = apart
         if not self._closing:
             self.tag = tag if tag is not None or not came else b""
 
     def has(self, client: int) -> bool:
         """Whether an upload of this client has come."""
-        return bool(self._place[client] != _ABSENT)
+        return bool(self._seen[client])
 
     def take(self, client: int, upload: Upload) -> bool:
         """Take in a client's only upload; False if it can no longer be in the sum that counts.
@@ -99,29 +99,25 @@ class OpenRound:
             WireError: its vector is not packed as it must be; nothing changed.
         """
         tag = UNBOUND if self._closing else upload.tag
-        fits = tag == self.tag if self.tag is not None else tag in self._sums or len(self._sums) < _SUMS
-        if not fits:
-            self._place[client] = _APART
-            if self.tag is None:
-                self._outvote()
-            return False
-        found = self._sums.get(tag)
-        if found is None:
-            self._made += self.tag is None
-            found = _Sum(self._made, self._empty())
-        found.uploads.add(upload.packed)
-        found.votes += 1
-        self._sums[tag] = found
-        self._place[client] = found.number if self.tag is None else 0
-        return True
+        chosen = self.tag is not None
+        fits = tag == self.tag if chosen else tag in self._sums or len(self._sums) < _SUMS
+        if fits:
+            found = self._sums.get(tag) or _Sum(self._empty())
+            found.uploads.add(upload.packed)
+            found.clients.append(client)
+            found.votes += 1
+            self._sums[tag] = found
+        elif not chosen:
+            self._outvote()
+        self._seen[client], self._apart[client], self.came[client] = True, not fits, fits and chosen
+        return fits
 
     def _outvote(self) -> None:
         """Each sum loses a vote; those without any give way."""
         for tag, each in list(self._sums.items()):
             each.votes -= 1
             if each.votes == 0:
-                self._place[self._place == each.number] = _APART
-                del self._sums[tag]
+                self._apart[self._sums.pop(tag).clients] = True
 
     def settle(self, least: int = 1) -> None:
         """Choose the sum of most uploads, of equals the first, if they are enough; once chosen, it stays.
@@ -131,14 +127,13 @@ class OpenRound:
         """
         if self.tag is not None or not self._sums:
             return
-        counts = {tag: int(np.count_nonzero(self._place == each.number)) for tag, each in self._sums.items()}
-        best = max(counts, key=counts.__getitem__)
-        if counts[best] < least:
+        best = max(self._sums, key=lambda tag: len(self._sums[tag].clients))
+        if len(self._sums[best].clients) < least:
             return
-        self.tag, chosen = best, self._sums[best]
-        mine = self._place == chosen.number
-        self._place[(self._place >= 0) & ~mine] = _APART
-        self._place[mine] = 0
+        self.tag, chosen = best, self._sums.pop(best)
+        self.came[chosen.clients] = True
+        for each in self._sums.values():
+            self._apart[each.clients] = True
         self._sums = {best: chosen}
 
     def total(self) -> Accumulator:
@@ -148,14 +143,9 @@ class OpenRound:
         return self._sums.pop(self.tag).uploads
 
     @property
-    def came(self) -> NDArray[np.bool_]:
-        """Whether each client's upload is of the sum that was chosen; nobody's before that. (N,)"""
-        return self._place == 0 if self.tag is not None else np.zeros(len(self._place), np.bool_)
-
-    @property
     def apart(self) -> ClientSet:
         """Clients whose uploads are bound to something else."""
-        return ClientSet(self._place == _APART)
+        return ClientSet(self._apart)
 
     def named(self) -> ClientSet:
         """Those of them that this has not returned before."""

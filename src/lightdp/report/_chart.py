@@ -18,8 +18,8 @@ except ImportError:
 from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = [
-    "FAINT", "FONT", "LOOK", "PAGES", "PICTURES", "SOFT", "SUFFIXES", "TONES", "Chart", "alt", "apart", "check_path",
-    "data", "decades", "draw", "heading", "line_names", "save", "sheet", "whole", "within",
+    "FAINT", "FONT", "HEAD", "LOOK", "PAGES", "PICTURES", "SOFT", "SUFFIXES", "TONES", "Chart", "alt", "apart",
+    "check_path", "data", "decades", "draw", "heading", "line_names", "save", "sheet", "whole", "within",
 ]  # fmt: skip
 
 Chart: TypeAlias = alt.TopLevelMixin
@@ -48,8 +48,9 @@ PICTURES: dict[str, dict[str, Any]] = {
 }
 PAGES = (".html",)
 SUFFIXES = (*PAGES, *PICTURES)
-_BEGINS = {".html": b"<meta name=lightdp ", ".svg": b'class="marks"', ".png": b"\x89PNG"}  # near the start of a file
-_HEAD = 2000  # bytes of it
+_BEGINS = {".html": b"<meta name=lightdp ", ".svg": b'class="marks"', ".png": b"\x89PNG"}  # in the head of a file
+HEAD = 2000
+"""Bytes at the start of a page in which its kind and title stand."""
 _LABEL = 13.0  # pixels between two names at the ends of lines
 _LONGEST = 200  # pixels of a name
 
@@ -154,7 +155,7 @@ def _is_ours(path: Path) -> bool:
     """Whether a file begins as those that are written here do; an empty one may be filled."""
     try:
         with path.open("rb") as file:
-            head = file.read(_HEAD)
+            head = file.read(HEAD)
     except OSError:
         return True  # whoever writes will say why not
     return not head or _BEGINS[path.suffix] in head

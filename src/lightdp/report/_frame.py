@@ -24,12 +24,11 @@ import jinja2
 import vl_convert
 
 from lightdp._validate import rounded_down, rounded_up
-from lightdp.report._chart import FONT, LOOK, PAGES, SUFFIXES, Chart, alt, check_path, draw, whole
+from lightdp.report._chart import FONT, HEAD, LOOK, PAGES, SUFFIXES, Chart, alt, check_path, draw, whole
 from lightdp.report._figures import printable
 from lightdp.report._packed import packed
 from lightdp.report._panel import Page, Panel
 
-_HEAD = 2000  # characters of another page in which its kind and title stand
 _MADE = re.compile(r'<meta name=lightdp content="(\w+)">.*?<title>(.*?) · lightdp</title>', re.DOTALL)
 _BESIDE = re.compile(rb"(?<=<!--lightdp:beside-->).*?(?=<!--/lightdp:beside-->)", re.DOTALL)
 _MOST_LINKS = 6
@@ -136,7 +135,7 @@ def _neighbours(path: Path) -> dict[Path, str]:
             if other.name == path.name or not other.is_file():
                 continue
             with other.open(encoding="utf-8", errors="replace") as file:
-                made = _MADE.search(file.read(_HEAD))
+                made = _MADE.search(file.read(HEAD))
             if made is not None:
                 found.append((-other.stat().st_mtime, other, printable(html.unescape(made[2]))))
     return {other: title for _, other, title in sorted(found)[:_MOST_LINKS]}
