@@ -25,11 +25,9 @@ class Mixed(LocalGrid):
             self.run_config = kept
 
 
-@pytest.mark.parametrize("grace", [0, 1])
-def test_a_node_that_trains_from_something_else_is_left_out_and_named(
-    caplog: pytest.LogCaptureFixture, grace: int
-) -> None:
-    grid, counts = Mixed(an_app(), 5), list[int]()
+def three_rounds(grid: LocalGrid, grace: int) -> tuple[list[Any], list[int]]:
+    """The metrics of each round, and how many uploads the metrics of the app were of."""
+    counts: list[int] = []
     for node in grid.nodes:
         node.config["lightdp-allow-metrics"] = "loss"
 
@@ -38,9 +36,16 @@ def test_a_node_that_trains_from_something_else_is_left_out_and_named(
         return MetricRecord()
 
     plan = planned(masks="drawn", grace=grace, epsilon=8.0, rounds=20)
-    inner = FedAvg(train_metrics_aggr_fn=counted)
-    _, result = trained(grid, plan, inner, num_rounds=3)
-    rows = list(result.train_metrics_clientapp.values())[:3]
+    _, result = trained(grid, plan, FedAvg(train_metrics_aggr_fn=counted), num_rounds=3)
+    return list(result.train_metrics_clientapp.values())[:3], counts
+
+
+@pytest.mark.parametrize("grace", [0, 1])
+def test_a_node_that_trains_from_something_else_is_left_out_and_named(
+    caplog: pytest.LogCaptureFixture, grace: int
+) -> None:
+    grid = Mixed(an_app(), 5)
+    rows, counts = three_rounds(grid, grace)
     assert [row["lightdp-used"] for row in rows] == [4, 4, 4]
     assert [row["lightdp-late"] for row in rows] == [1, 2, 3]
     assert counts[:3] == [4, 4, 4]
@@ -53,24 +58,25 @@ def test_of_uploads_one_round_late_only_those_of_the_model_are_used_and_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Nodes 3 and 4 are late in round 1; node 4 runs another version, and no later deadline would help it."""
-    grid, counts = Mixed(an_app(), 5), list[int]()
+    grid = Mixed(an_app(), 5)
     grid.faults = {(1, 3): "late", (1, 4): "late"}
-    for node in grid.nodes:
-        node.config["lightdp-allow-metrics"] = "loss"
-
-    def counted(contents: list[RecordDict], _: str) -> MetricRecord:
-        counts.append(len(contents))
-        return MetricRecord()
-
-    plan = planned(masks="drawn", grace=1, epsilon=8.0, rounds=20)
-    _, result = trained(grid, plan, FedAvg(train_metrics_aggr_fn=counted), num_rounds=3)
-    rows = list(result.train_metrics_clientapp.values())[:3]
+    rows, counts = three_rounds(grid, grace=1)
     assert [(row["lightdp-used"], row["lightdp-joined"]) for row in rows] == [(3, 0), (4, 1), (4, 0)]
     assert counts[:3] == [3, 5, 4]
     assert [row["lightdp-late"] for row in rows] == [0, 2, 3]
     messages = [record.message for record in caplog.records]
     assert any("upload left out" in message for message in messages)
     assert not any("timeout=" in message for message in messages)
+
+
+def test_a_node_that_is_alone_in_time_does_not_choose_for_those_that_come_late() -> None:
+    """Node 4 runs another version; in round 1 all others are late, and then used."""
+    grid = Mixed(an_app(), 5)
+    grid.faults = {(1, at): "late" for at in range(4)}
+    rows, counts = three_rounds(grid, grace=1)
+    assert [(row["lightdp-used"], row["lightdp-joined"]) for row in rows] == [(0, 0), (4, 4), (4, 0)]
+    assert [row["lightdp-late"] for row in rows] == [0, 2, 3]
+    assert counts[:2] == [8, 4]
 
 
 def test_where_all_nodes_train_from_different_things_the_training_ends_and_says_so() -> None:
