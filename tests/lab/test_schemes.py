@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from lightdp.errors import ArgumentError
 from lightdp_lab.schemes import SCHEMES, Faults, Grid, Links, Net, RoundFailedError, Scheme, Task
-from lightdp_lab.schemes._scheme import gaussian
+from lightdp_lab.schemes._scheme import noisy, step_of
 from lightdp_lab.schemes.paillier import Paillier
 
 if TYPE_CHECKING:
@@ -112,12 +113,33 @@ def test_modelled_time_is_work_wires_and_latency_stage_by_stage() -> None:
     assert net.modelled_seconds() == pytest.approx((0.5 + 0.5 + 0.5 + 1.0) + (0.5 + 0.5))
 
 
-@pytest.mark.parametrize("sigma", [0.05, 3.0, 700.0])
-def test_gaussian_noise_from_a_key_has_its_scale(sigma: float) -> None:
-    noise = gaussian(100_000, sigma, bytes(range(32)))
-    assert noise.std() == pytest.approx(sigma, rel=0.01)
+@pytest.mark.parametrize("sigma", [3.0, 16.0, 2048.0])
+def test_noise_of_clients_has_its_scale_and_is_never_the_same(sigma: float) -> None:
+    values = np.full(100_000, 7.25 * 0.01)
+    noise = noisy(values, 0.01, sigma) - 7.25
+    assert noise.var() == pytest.approx(sigma**2 + 2 / 12, rel=0.02)
     assert abs(noise.mean()) < 0.02 * sigma
-    assert np.array_equal(noise, gaussian(100_000, sigma, bytes(range(32))))
+    assert not np.array_equal(noise, noisy(values, 0.01, sigma) - 7.25)
+
+
+def test_noise_of_clients_is_so_fine_that_what_moves_less_than_a_step_hardly_shows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Noise in multiples of 1/128 of a step would move one value in 128, whatever the difference: a larger clip."""
+    monkeypatch.setattr("lightdp_lab.schemes._scheme.os.urandom", lambda size: bytes(range(size)))
+    zeros = np.zeros(1_000_000, np.float32)
+    moved = np.count_nonzero(noisy(zeros, 1.0, 16.0) != noisy(zeros + np.float32(1e-3), 1.0, 16.0))
+    assert 900 < moved < 1100
+
+
+def test_noise_covers_its_own_finest_grid() -> None:
+    """(W1): as many of its σ as the plan's for a clip make up a clip and √d of its finest steps."""
+    task = Task(clients=8, colluders=1, stragglers=1, dimension=10**9)
+    step = step_of(task, 0.7, 16)
+    assert 16 * step / (task.clip + math.sqrt(task.dimension) * 2**-22 * step) == pytest.approx(
+        0.7 / task.clip, rel=1e-12
+    )
+    assert 16 * step > 0.7 * 1.0003
 
 
 def test_a_grid_holds_the_sum_of_everybody_and_its_noise() -> None:

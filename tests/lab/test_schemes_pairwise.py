@@ -105,5 +105,5 @@ def test_its_noise_covers_colluders_and_no_stragglers() -> None:
     sigma = SCHEMES["central"](TASK).noise(TASK.clients)
     scheme = Pairwise(TASK)
     own = (scheme.grid.sigma * scheme.grid.step) ** 2
-    assert own * (TASK.clients - TASK.colluders) == pytest.approx(sigma, rel=1e-6)
+    assert own * (TASK.clients - TASK.colluders) == pytest.approx(sigma, rel=1e-4)
     assert scheme.noise(TASK.clients) < SCHEMES["secagg"](TASK).noise(TASK.clients)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
 from typing import ClassVar, TypeAlias
@@ -24,6 +24,8 @@ from lightdp_lab.schemes._net import Net, RoundFailedError
 Updates: TypeAlias = "Sequence[NDArray[np.float32]]"  # everybody's, clipped: N vectors of d
 
 _LEAST = 32  # grid steps in the clip of schemes that send values without noise of their own
+_FINEST = 2.0**-22  # of a step: the finest scale of noise
+_FINER = 4.0  # the variance of its two finer scales, in steps
 
 
 @dataclass(frozen=True)
@@ -93,16 +95,16 @@ class Grid:
     @classmethod
     def of(cls, task: Task, sigma: float, steps: int = 16) -> Grid:
         """For clients that add noise of standard deviation `sigma` each, which is `steps` steps."""
-        step = sigma / steps if sigma > 0 else task.clip / _LEAST / math.sqrt(task.clients)
-        largest = task.clients * task.clip / step + 10 * math.sqrt(task.clients) * max(sigma / step, 1)
-        return cls(step, 1 + math.ceil(math.log2(2 * largest)), sigma / step)
+        step = step_of(task, sigma, steps) if sigma > 0 else task.clip / _LEAST / math.sqrt(task.clients)
+        noise = float(steps) if sigma > 0 else 0.0
+        largest = task.clients * task.clip / step + 10 * math.sqrt(task.clients) * max(noise, 1)
+        return cls(step, 1 + math.ceil(math.log2(2 * largest)), noise)
 
-    def encode(self, update: NDArray[np.floating]) -> NDArray[np.int64]:
+    def encode(self, update: NDArray[np.floating]) -> NDArray[np.int32]:
         """The update in steps with fresh noise, rounded after the noise was added. (d,)"""
-        values = np.asarray(update, np.float64) / self.step
         if self.sigma > 0:
-            values += gaussian(len(values), self.sigma, os.urandom(32))
-        return np.rint(values).astype(np.int64)
+            return noisy(update, self.step, self.sigma)
+        return np.rint(update / np.float64(self.step)).astype(np.int32)
 
     def decode(self, total: NDArray[np.integer]) -> NDArray[np.float64]:
         """A sum modulo 2^bits, as numbers. (d,)"""
@@ -115,17 +117,21 @@ class Grid:
         return bytes(encode(values.astype(np.uint32).view(np.int32), shift=0, bits=self.bits))
 
 
-def gaussian(length: int, sigma: float, key: bytes) -> NDArray[np.float64]:
-    """Gaussian noise of standard deviation `sigma` from a key, on a grid of 2^-11 or finer. (length,)"""
-    return gaussian_sum(length, sigma, [(key, sigma)])
+def step_of(task: Task, sigma: float, steps: int) -> float:
+    """A step of which noise of standard deviation `sigma` has so many, and a little more than `sigma`.
+
+    Noise has a finest step, and rounding to it may move two updates apart that differ by one client: by √d of these
+    steps. What `sigma` is for one clip, this is for one clip and that much more (W1).
+    """
+    return sigma / (steps - math.sqrt(task.dimension) * _FINEST * sigma / task.clip)
 
 
-def gaussian_sum(length: int, largest: float, terms: Iterable[tuple[bytes, float]]) -> NDArray[np.float64]:
-    """The sum of Gaussian vectors, each from a key with a standard deviation of at most `largest`. (length,)"""
-    scale = stream.SIGMA_MAX / 2 / largest if largest > 1 else stream.SIGMA_MAX
-    noise = np.zeros(length, np.int32)
-    stream.accumulate(noise, [stream.Term(key, 1, sigma * scale) for key, sigma in terms])
-    return noise / scale
+def noisy(
+    values: NDArray[np.floating], step: float, sigma: float, terms: Sequence[stream.Term] = ()
+) -> NDArray[np.int32]:
+    """`values` in steps with fresh noise of `sigma` steps, rounded once, plus integer noise: as in LightDP (W1)"""
+    own = [os.urandom(32) for _ in range(3)]
+    return stream.masked(values, terms, step=step, sigma=math.sqrt(sigma**2 - _FINER), own=own)
 
 
 class Scheme(ABC):
@@ -191,8 +197,8 @@ class Smpc(Scheme):
         return self.task.clients - self.task.stragglers
 
     def noise(self, used: int) -> float:
-        """Everybody's own noise and rounding."""
-        return used * (self.grid.sigma**2 + 1 / 12) * self.grid.step**2
+        """Everybody's own noise, and rounding: of its widest scale, and of an upload."""
+        return used * (self.grid.sigma**2 + 2 / 12) * self.grid.step**2
 
     def demand(self, stage: str, came: int, needed: int) -> None:
         """Fail if fewer came than needed."""

@@ -86,7 +86,7 @@ class Client:
         self._enough(len(named) if self.me in named else 0, self.scheme.least)
         return b"".join(self._held[j][SEED if j in named else PAIR].tobytes() for j in sorted(self._held))
 
-    def _encode(self, update: NDArray[np.float32]) -> NDArray[np.int64]:
+    def _encode(self, update: NDArray[np.float32]) -> NDArray[np.int32]:
         """The update on the grid, with noise."""
         return self.scheme.grid.encode(update)
 

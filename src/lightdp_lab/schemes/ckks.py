@@ -101,7 +101,7 @@ class Ckks(Smpc, name="ckks"):
             opened.add(answers.pop())
             return opened.total() * np.float64(self.grid.step)
 
-    def _encrypt(self, values: NDArray[np.int64]) -> Iterator[bytes]:
+    def _encrypt(self, values: NDArray[np.integer]) -> Iterator[bytes]:
         for k in range(0, len(values), _DEGREE // 2):
             piece = values[k : k + _DEGREE // 2].astype(np.float64)
             yield self._seal.ckks_vector(self._client, piece, self.scale).serialize()

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable
 from itertools import pairwise
 
 import numpy as np
@@ -24,13 +23,15 @@ from numpy.typing import NDArray
 
 from lightdp.client_set import ClientSet
 from lightdp.errors import WireError
+from lightdp.stream import Term, accumulate
 from lightdp_lab.schemes import _shamir
 from lightdp_lab.schemes._net import Net
-from lightdp_lab.schemes._scheme import Result, Task, Updates, gaussian_sum
+from lightdp_lab.schemes._scheme import Result, Task, Updates, noisy
 from lightdp_lab.schemes._secagg import Client, Server, Shares, recover, table
 from lightdp_lab.schemes.secagg import SecAgg
 
 _BEFORE = 2  # secrets of SecAgg, before the seeds of layers 1, 2, ...
+_FINE = 128  # fine steps in a step of the grid: layers are whole numbers of them, so that they can be taken out
 
 
 class LayeredClient(Client):
@@ -56,11 +57,11 @@ class LayeredClient(Client):
         named = ClientSet.from_bytes(missing, self.scheme.task.clients) & self._uploaded
         return b"".join(self._held[j][self._excess].tobytes() for j in named if j in self._held)
 
-    def _encode(self, update: NDArray[np.float32]) -> NDArray[np.int64]:
-        seeds = [os.urandom(32), *self._secrets[_BEFORE:]]
-        noise = self.scheme.layers(zip(seeds, self.scheme.sigmas, strict=True))
-        noise += np.asarray(update, np.float64) / self.scheme.grid.step
-        return np.rint(noise, out=noise).astype(np.int64)
+    def _encode(self, update: NDArray[np.float32]) -> NDArray[np.int32]:
+        first, *others = (sigma * _FINE for sigma in self.scheme.sigmas)
+        layers = [Term(seed, 1, sigma) for seed, sigma in zip(self._secrets[_BEFORE:], others, strict=True)]
+        fine = noisy(update, self.scheme.grid.step / _FINE, first, layers)
+        return np.rint(fine / _FINE).astype(np.int32)
 
 
 class LayeredServer(Server):
@@ -100,8 +101,10 @@ class LayeredServer(Server):
         """The sum without masks and without the layers that are too many."""
         seeds = self.seeds | recover("seeds", self._shared, self.missing(), self.scheme.threshold)
         sigmas = self.scheme.sigmas[len(self.scheme.sigmas) - self.excess :]
-        layers = self.scheme.layers(pair for keys in seeds.values() for pair in zip(keys, sigmas, strict=True))
-        return super().total() - layers * self.scheme.grid.step
+        terms = [Term(key, -1, each * _FINE) for keys in seeds.values() for key, each in zip(keys, sigmas, strict=True)]
+        layers = np.zeros(self.scheme.task.dimension, np.int32)
+        accumulate(layers, terms)
+        return super().total() + layers * (self.scheme.grid.step / _FINE)
 
 
 class Dordis(SecAgg, name="dordis"):
@@ -112,14 +115,11 @@ class Dordis(SecAgg, name="dordis"):
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
-        self._variance, self._honest = task.plan("smpc").sigma_effective ** 2, task.clients - task.colluders
+        self._honest = task.clients - task.colluders
+        self._variance = (self._honest - task.stragglers) * (self.grid.sigma * self.grid.step) ** 2
         inverse = [0.0, *(1 / (self._honest - k) for k in range(task.stragglers + 1))]
         # of the layers 0 ... S̄, in grid steps; together they are those of SecAgg
         self.sigmas = [math.sqrt(self._variance * (b - a)) / self.grid.step for a, b in pairwise(inverse)]
-
-    def layers(self, terms: Iterable[tuple[bytes, float]]) -> NDArray[np.float64]:
-        """The sum of Gaussian vectors, each of a seed and a standard deviation, in grid steps. (d,)"""
-        return gaussian_sum(self.task.dimension, self.grid.sigma, terms)
 
     def noise(self, used: int) -> float:
         """σ² from all but the colluders, theirs, and everybody's rounding."""

@@ -130,7 +130,7 @@ class Slots:
         self.each = (bits - 1 - _GUARD) // self.width
         self.ciphertexts = -(-task.dimension // self.each)
 
-    def fill(self, values: NDArray[np.int64]) -> list[int]:
+    def fill(self, values: NDArray[np.integer]) -> list[int]:
         """One client's plaintexts."""
         shifted = (np.clip(values, -self.reach, self.reach) + self.reach).tolist()
         return [gmpy2.pack(shifted[k : k + self.each], self.width) for k in range(0, self.dimension, self.each)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +10,9 @@ from numpy.typing import NDArray
 from lightdp import gaussian as exactly
 from lightdp_lab.registry import printed_sigma
 from lightdp_lab.schemes._net import Net, RoundFailedError
-from lightdp_lab.schemes._scheme import Result, Scheme, Updates, gaussian
+from lightdp_lab.schemes._scheme import Result, Scheme, Updates, noisy, step_of
+
+_STEPS = 2048  # of noise, in its standard deviation
 
 
 class Plain(Scheme, name="plain"):
@@ -28,8 +29,7 @@ class Plain(Scheme, name="plain"):
         if not used:
             raise RoundFailedError("upload", "nobody came")
         with net.server():
-            total += self._added()
-        return Result(total, frozenset(used))
+            return Result(self._released(total), frozenset(used))
 
     def noise(self, used: int) -> float:  # noqa: ARG002  as in `Scheme`
         """None."""
@@ -39,9 +39,14 @@ class Plain(Scheme, name="plain"):
         """What a client sends."""
         return update.astype("<f4")
 
-    def _added(self) -> NDArray[np.float64] | float:
-        """What the server adds."""
-        return 0.0
+    def _released(self, total: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What the server makes of the sum."""
+        return total
+
+    def _noisy(self, values: NDArray[np.floating], sigma: float) -> NDArray[np.float64]:
+        """Values with noise."""
+        step = step_of(self.task, sigma, _STEPS)
+        return noisy(values, step, _STEPS) * np.float64(step)
 
 
 class Central(Plain, name="central"):
@@ -51,8 +56,8 @@ class Central(Plain, name="central"):
         """The server's."""
         return self.task.plan("central").sigma_effective ** 2
 
-    def _added(self) -> NDArray[np.float64]:
-        return gaussian(self.task.dimension, math.sqrt(self.noise(1)), os.urandom(32))
+    def _released(self, total: NDArray[np.float64]) -> NDArray[np.float64]:
+        return self._noisy(total, math.sqrt(self.noise(1)))
 
 
 class Local(Plain, name="local"):
@@ -68,7 +73,7 @@ class Local(Plain, name="local"):
         return used * self.sigma**2
 
     def _leaving(self, update: NDArray[np.float32]) -> NDArray[np.float32]:
-        return (update + gaussian(len(update), self.sigma, os.urandom(32))).astype("<f4")
+        return self._noisy(update, self.sigma).astype("<f4")
 
 
 class LocalPaper(Local, name="local-paper"):
