@@ -8,7 +8,7 @@ Two tables, in CPU time; ratios are medians over rounds, each taken within its r
 - rates: 49 keys, 2^20 values: noise of either kind, and the floor under drawn noise: the bare keystream, 24 bits for
   each value, by the same instructions (mask_floor.c, where a C compiler is; OpenSSL's for numpy).
 - uploads: 49 peers, 11.2 million values: data, individual noise, pairwise noise of either kind and packing; with drawn
-  noise also the SHA-256 of a model of so many float32, to which its rounds are bound. Philox makes an eighth of the
+  noise also the digest of a model of so many float32, to which its rounds are bound. Philox makes an eighth of the
   values, times eight.
 """
 
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import hashlib
 import json
 import shutil
 import statistics
@@ -35,7 +34,7 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 
 from lightdp import stream
 from lightdp.stream import _backends
-from lightdp.wire import encode
+from lightdp.wire import digest, encode
 from lightdp_lab import bench
 
 if TYPE_CHECKING:
@@ -84,7 +83,7 @@ def upload_jobs(d: int, peers: int) -> dict[str, dict[str, Job]]:
 def upload(values: stream.Floats, peers: int, kind: str) -> None:
     """What a client does with its trained vector, and with a model of that size where noise is bound to it."""
     if kind == "drawn":
-        hashlib.sha256(values.data).digest()
+        digest(values)
     out = stream.masked(values, terms(peers, kind), step=1e-3, sigma=SIGMA, own=keys(peers)[peers:])
     encode(out, shift=9, bits=17)
 

@@ -3,8 +3,6 @@
 Run: python examples/two_clients.py
 """
 
-import hashlib
-
 import numpy as np
 
 import lightdp
@@ -32,7 +30,7 @@ for present in (("ann", "bob", "cem"), ("ann", "bob")):
         if name in present:
             begun = client.begin(start)
             if begun.binds:  # with drawn masks: hash the same bytes on all clients, or their noise does not cancel
-                begun.bind(hashlib.sha256(model.astype("<f4").tobytes()).digest())
+                begun.bind(lightdp.digest(model.astype("<f4")))
             server.receive(begun.upload(updates[name]))  # one message of bytes
     result = server.close()
     model += result.mean()

@@ -39,6 +39,7 @@ PROMISED = ERRORS | {
     "Run",
     "Server",
     "audit",
+    "digest",
     "errors",
     "flower",
     "plan",

@@ -145,9 +145,11 @@ def test_an_upload_is_as_the_page_says(talk: dict[str, bytes]) -> None:
     words = np.frombuffer(fields["vector"], "<u4")
     unit = math.gcd(bits, 32)
     assert words.size == -(-50 // (32 // unit)) * (bits // unit)
-    digest = hashlib.sha256(payload[:32] + fields["vector"]).digest()
+    parts = payload[:32], fields["vector"]  # neither is long
+    hashes = [len(part).to_bytes(8, "little") + hashlib.sha256(part).digest() for part in parts]
+    digest = hashlib.sha256(b"lightdp digest" + b"".join(hashes)).digest()
     chain = head["roster"]  # as it is before the first round
-    signed = b"lightdp/4 upload" + RUN + head["round"] + head["roster"] + head["client"] + chain + digest
+    signed = b"lightdp/5 upload" + RUN + head["round"] + head["roster"] + head["client"] + chain + digest
     signer = decoded("Enrolment", opened(talk["enrol"])[1])["signer"]
     Ed25519PublicKey.from_public_bytes(signer).verify(fields["signature"], signed)
 

@@ -19,6 +19,7 @@ them, as their docstrings describe it.
 | `Odometer` | what a training has cost each client so far | |
 | `audit`, `Audit` | what real uploads of a plan reveal, measured on their bytes | |
 | `Client`, `Server`, `Aggregate`, `File` | the protocol without input or output, and a client's state on disk | |
+| `digest` | a fast hash of a model, to bind rounds to it | |
 | `Federation`, `Member` | the same for trainings whose members come and go | |
 | `Identity`, `Pins` | long-lived keys, and whose keys a client trusts | |
 | `Config`, `Dataset` | settings and data of a simulated training | |
@@ -53,15 +54,17 @@ if TYPE_CHECKING:
     from lightdp.training.config import Config
     from lightdp.training.data import Dataset
     from lightdp.training.simulator import Run
+    from lightdp.wire import digest
 
 __all__ = [
     "Aggregate", "ArgumentError", "Audit", "BudgetError", "Client", "Config", "Dataset", "Federation", "File",
     "Identity", "InfeasibleError", "LightDPError", "Member", "MissingExtraError", "Odometer", "Pins", "Plan",
-    "ProtocolError", "Request", "Run", "Server", "WireError", "audit", "errors", "flower", "plan", "plan_per_client",
+    "ProtocolError", "Request", "Run", "Server", "WireError", "audit", "digest", "errors", "flower", "plan",
+    "plan_per_client",
 ]  # fmt: skip
 _HOME = {
     "Odometer": "accountant", "Identity": "keys", "Pins": "keys", "Config": "training.config",
-    "Dataset": "training.data", "Run": "training.simulator",
+    "Dataset": "training.data", "Run": "training.simulator", "digest": "wire",
     **dict.fromkeys(("Audit", "audit"), "auditing"),
     **dict.fromkeys(("Plan", "Request", "plan", "plan_per_client"), "planning"),
     **dict.fromkeys(("Federation", "Member"), "federation"),

@@ -154,9 +154,11 @@ def test_signature_of_an_upload_equals_the_golden_one(vector: dict[str, Any]) ->
     assert upload.tag.hex() == vector["tag"]
     where: dict[str, Any] = {"run": RUN, "round": vector["round"], "roster": ROSTER.hash, "client": client}
     statement = upload.statement(Message(kind=Kind.UPLOAD, payload=b"", **where), chain=chain)
-    digest = hashlib.sha256(struct.pack("<QQ", vector["length"], vector["bits"]) + upload.tag + packed).digest()
+    shape = struct.pack("<QQ", vector["length"], vector["bits"]) + upload.tag
+    hashes = [struct.pack("<Q", len(part)) + hashlib.sha256(part).digest() for part in (shape, packed)]
+    digest = hashlib.sha256(b"lightdp digest" + b"".join(hashes)).digest()
     place = RUN + struct.pack("<Q", vector["round"]) + ROSTER.hash + struct.pack("<I", client) + chain
-    assert statement == b"lightdp/4 upload" + place + digest
+    assert statement == b"lightdp/5 upload" + place + digest
     seed = hkdf(pair_of(vector["name"]).to_bytes(), bytes(32), b"lightdp/2 upload key")
     assert ed25519(seed, statement)[1].hex() == vector["signature"]
     signature = pair_of(vector["name"]).sign(statement)

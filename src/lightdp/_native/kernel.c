@@ -1,4 +1,4 @@
-/* The compiled paths of lightdp.stream (noise.h), of lightdp.wire (packing.h, rotation.h) and of lightdp.keys
+/* The compiled paths of lightdp.stream (noise.h), of lightdp.wire (packing.h, rotation.h, digest.h) and of lightdp.keys
  * (sha256.h, tree.h), for Python.
  *
  * lightdp/stream specifies the noise, and plain.py gives the same bits in numpy. Whatever changes here changes there.
@@ -21,6 +21,7 @@
 #include "packing.h"
 #include "noise.h"
 #include "sha256.h"
+#include "digest.h"
 #include "tree.h"
 
 /* ---- Python: arguments are checked here only as far as memory safety needs; callers check their meaning ---- */
@@ -166,6 +167,31 @@ static PyObject *expand_keys(PyObject *self, PyObject *args)
     return result;
 }
 
+static PyObject *strands(PyObject *self, PyObject *args)
+{
+    Py_buffer data;
+    unsigned long long apart;
+    PyObject *result = NULL;
+    Strands *way;
+    const char *name;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "sy*K", &name, &data, &apart)) return NULL;
+    const size_t size = (size_t)data.len;
+    way = stranding(name);
+    if (!way) PyErr_Format(PyExc_ValueError, "this machine has no way %s", name);
+    else if (apart % SHA_BLOCK || apart > size / (STRANDS - 1) || size - (STRANDS - 1) * apart > apart)
+        PyErr_SetString(PyExc_ValueError, "apart: whole blocks, so that the last of sixteen strands is not longer than the others");
+    else if ((result = PyBytes_FromStringAndSize(NULL, STATES))) {
+        uint8_t *out = (uint8_t *)PyBytes_AsString(result);
+        Compress *compress = compressing("shani") ? compressing("shani") : compressing("plain");
+        Py_BEGIN_ALLOW_THREADS
+        strand_hashes(out, data.buf, size, (size_t)apart, way, compress);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&data);
+    return result;
+}
+
 static PyObject *plant(PyObject *self, PyObject *args)
 {
     Py_buffer data;
@@ -259,16 +285,19 @@ static int add_names(PyObject *module, const char *attribute, const char *const 
 
 static int execute(PyObject *module)
 {
-    const char *backends[8] = {NULL}, *ways[8] = {NULL};
+    const char *backends[8] = {NULL}, *ways[8] = {NULL}, *digests[8] = {NULL};
     int count = 0;
     for (int i = 0; PATHS[i].name; i++)
         if (supports(PATHS[i].name)) backends[count++] = PATHS[i].name;
     count = 0;
     for (int i = 0; WAYS[i]; i++)
         if (turning(WAYS[i])) ways[count++] = WAYS[i];
+    count = 0;
+    for (int i = 0; DIGESTS[i]; i++)
+        if (stranding(DIGESTS[i])) digests[count++] = DIGESTS[i];
     const char *const expansions[] = {compressing("shani") ? "shani" : "plain", compressing("shani") ? "plain" : NULL, NULL};
     return add_names(module, "BACKENDS", backends) || add_names(module, "ROTATIONS", ways)
-        || add_names(module, "EXPANSIONS", expansions) ? -1 : 0;
+        || add_names(module, "EXPANSIONS", expansions) || add_names(module, "DIGESTS", digests) ? -1 : 0;
 }
 
 static PyMethodDef methods[] = {
@@ -286,6 +315,9 @@ static PyMethodDef methods[] = {
     {"expand", expand_keys, METH_VARARGS,
      "expand(way, prefix, records): for each record of 40 bytes, 32 bytes of HKDF-Expand with its first 32 as the key and prefix\n"
      "and its last 8 as the info. way: one of EXPANSIONS, the fastest first."},
+    {"strands", strands, METH_VARARGS,
+     "strands(way, data, apart): the SHA-256 of sixteen strands of data, which begin so far apart, of whole blocks but for the last\n"
+     "one. way: one of DIGESTS, the fastest first."},
     {"plant", plant, METH_VARARGS,
      "plant(enrolments): the bytes of their tree (lightdp.keys.nodes); None if they are not enrolments sorted by name."},
     {"fold", fold, METH_VARARGS,

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from flwr.app import DEFAULT_TTL, Array, ArrayRecord, ConfigRecord, Context, Message, Metadata, MetricRecord, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
 
+from lightdp import wire
 from lightdp.errors import ArgumentError
 from lightdp.flower._settings import KEY, LOG
 
@@ -130,11 +131,9 @@ def _record(record: Mapping[str, object], hashed: Callable[[Array], bytes]) -> b
 
 
 def _array(array: Array) -> bytes:
-    """SHA-256 of an array, whose bytes are not copied."""
+    """The digest of an array, whose bytes are not copied."""
     shape = _packed(*(_value(size) for size in array.shape))
-    result = hashlib.sha256(_packed(array.dtype.encode(), shape, array.stype.encode()))
-    result.update(array.data)
-    return result.digest()
+    return wire.digest(_packed(array.dtype.encode(), shape, array.stype.encode()), array.data)
 
 
 def _value(value: object) -> bytes:

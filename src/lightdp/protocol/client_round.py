@@ -48,13 +48,13 @@ class ClientRound:
         `Aggregate.apart` has the clients of the others. An upload carries a hash of it, so put nothing private in.
 
         Args:
-            given: a hash, 32 bytes, of all that came from the server and the update depends on: the model, and
-                settings of the round.
+            given: a hash, 32 bytes, such as `lightdp.digest` makes, of all that came from the server and the update
+                depends on: the model, and settings of the round.
 
         Returns:
             This round.
 
-        >>> import hashlib, lightdp, numpy
+        >>> import lightdp, numpy
         >>> plan = lightdp.plan(clients=2, colluders=0, stragglers=0, rounds=3, epsilon=8, delta=1e-5, unit="client")
         >>> server = lightdp.Server(plan, length=4, run=bytes(16))
         >>> clients = [lightdp.Client.new(plan, length=4, run=bytes(16), name=name) for name in ("ann", "bob")]
@@ -63,7 +63,7 @@ class ClientRound:
         >>> for client in clients:
         ...     client.join(server.roster(client.name))
         >>> start, model = server.announce(), numpy.zeros(4, "<f4")
-        >>> given = hashlib.sha256(model.tobytes()).digest()
+        >>> given = lightdp.digest(model)
         >>> [server.receive(client.begin(start).bind(given).upload(numpy.full(4, 0.1))) for client in clients]
         [True, True]
 
@@ -91,7 +91,7 @@ class ClientRound:
         if self.binds and self.given is None:
             raise ProtocolError(
                 f"round {self.number} must be bound, as the plan's masks are drawn: call bind(hash) on it before its "
-                "answer, with 32 bytes that are the same on all clients, such as SHA-256 of the model's bytes, or plan "
+                "answer, with 32 bytes that are the same on all clients, such as lightdp.digest(model), or plan "
                 "with masks='gaussian'"
             )
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import json
 import math
 import time
@@ -51,6 +50,7 @@ from lightdp.training.config import Config
 from lightdp.training.identity import Identity
 from lightdp.training.membership import Membership
 from lightdp.training.roster import Roster
+from lightdp.wire import digest
 
 _CHECKPOINT_SECONDS = 60.0
 
@@ -364,9 +364,7 @@ class Run:
 
     def _given(self) -> bytes:
         """The hash of what clients of this round train from, all of which came from the server: weights and bounds."""
-        result = hashlib.sha256(gradients.flatten(self.model).cpu().numpy())
-        result.update(json.dumps(bounds.facts(self.bounds)).encode())
-        return result.digest()
+        return digest(gradients.flatten(self.model).cpu().numpy(), json.dumps(bounds.facts(self.bounds)).encode())
 
     def _of_model(self, total: torch.Tensor | None) -> torch.Tensor | None:
         """A sum without the coordinates of histograms, which come last."""

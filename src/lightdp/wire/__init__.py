@@ -1,5 +1,6 @@
 """The wire (W1): `rotation` spreads vectors, `packing` makes bytes of integers, `messages` wraps them in envelopes."""
 
+from lightdp.wire.digests import digest
 from lightdp.wire.messages import NO_ROSTER, NOBODY, UNBOUND, VERSION, Announcement, Kind, Message, Upload, tag_of
 from lightdp.wire.packing import Accumulator, encode, packed_size
 from lightdp.wire.rotation import Rotation
@@ -15,6 +16,7 @@ __all__ = [
     "Message",
     "Rotation",
     "Upload",
+    "digest",
     "encode",
     "packed_size",
     "tag_of",

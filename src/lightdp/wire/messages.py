@@ -16,15 +16,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
-from typing import TypeAlias
 
 from lightdp._validate import integer, octets
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, WireError
+from lightdp.wire.digests import Buffer, digest
 from lightdp.wire.packing import checked, packed_size
 from lightdp.wire.sets import packed_set, read_set
-
-Buffer: TypeAlias = bytes | bytearray | memoryview
 
 VERSION = 5
 NO_ROSTER = bytes(32)  # the roster hash of messages that are sent before there is a roster
@@ -235,9 +233,8 @@ class Upload:
             chain: 32 bytes, the hash chain of announcements before the round.
         """
         place = message.run, message.round, message.roster, message.client, octets("chain", chain, 32)
-        digest = hashlib.sha256(_SHAPE.pack(self.length, self.bits, self.tag))
-        digest.update(self.packed)
-        return _PLACE.pack(b"lightdp/4 upload", *place) + digest.digest()
+        shape = _SHAPE.pack(self.length, self.bits, self.tag)
+        return _PLACE.pack(b"lightdp/5 upload", *place) + digest(shape, self.packed)
 
     @classmethod
     def from_bytes(cls, data: Buffer, *, length: int, bits: int) -> Upload:

@@ -10,7 +10,6 @@ bytes, and what the server sends, within its measured work.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from functools import cached_property
 from typing import ClassVar, Literal
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from lightdp.planning import Plan, solve
 from lightdp.protocol import Client, Server
+from lightdp.wire import digest
 from lightdp_lab.schemes._net import Net, RoundFailedError
 from lightdp_lab.schemes._scheme import Result, Scheme, Task, Updates
 
@@ -76,9 +76,7 @@ class Exact(Scheme, name="exact"):
         """A client's upload, with all the work that this takes it."""
         begun = self.clients[client].begin(heard)
         if begun.binds:
-            given = hashlib.sha256(self._model.data)
-            given.update(heard)
-            begun.bind(given.digest())
+            begun.bind(digest(self._model, heard))
         return begun.upload(update)
 
     @cached_property
