@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import itertools
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 from lightdp.noise_graph import Graph
-from lightdp_lab.schemes import Faults, Links, Player, Task
+from lightdp_lab.schemes import Faults, Links, Player, Task, light
 from lightdp_lab.schemes._net import Net
 from lightdp_lab.schemes.light import Exact, ExactSparse, Repair
 
@@ -98,7 +97,7 @@ def test_each_client_hashes_a_model_within_its_work_where_masks_are_drawn(
     task = dataclasses.replace(TASK, masks=masks, dimension=3000)
     player, sizes = Player(Repair, task, Links()), []
     working: list[bool] = [False]
-    real_client, real_hash = Net.client, hashlib.sha256
+    real_client, real_digest = Net.client, light.digest
 
     @contextlib.contextmanager
     def client(net: Net, i: int) -> Iterator[None]:
@@ -107,13 +106,13 @@ def test_each_client_hashes_a_model_within_its_work_where_masks_are_drawn(
             yield
         working[0] = False
 
-    def sha256(data: Any = b"") -> Any:
-        if isinstance(data, memoryview) and working[0]:
-            sizes.append(data.nbytes)
-        return real_hash(data)
+    def digest(*parts: Any) -> bytes:
+        if working[0]:
+            sizes.append(parts[0].nbytes)
+        return real_digest(*parts)
 
     monkeypatch.setattr(Net, "client", client)
-    monkeypatch.setattr(hashlib, "sha256", sha256)
+    monkeypatch.setattr(light, "digest", digest)
     played = player.round(Faults(down=frozenset({3, 5, 6})))
     assert played.failure is None
     assert sizes == [4 * 3000] * hashed

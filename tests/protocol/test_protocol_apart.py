@@ -106,7 +106,7 @@ def test_a_round_is_void_if_too_few_are_bound_alike(masks: str) -> None:
 def test_a_few_who_come_first_with_tags_of_their_own_do_not_shut_out_the_others(apart: int) -> None:
     server, clients = joined(planned(clients=50, colluders=10, stragglers=35, rounds=2, masks="gaussian"), LENGTH)
     _, result = played(server, clients, range(50), {i: odd(i + 1) for i in range(apart)})
-    assert len(result.used) >= 50 - 2 * apart
+    assert len(result.used) >= 50 - apart - apart // 2
     assert min(result.used) >= apart
     assert result.total is not None
 
@@ -123,9 +123,9 @@ def test_sums_that_were_not_chosen_are_given_up_at_once() -> None:
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=40), st.randoms(use_true_random=False))
-def test_a_sum_leaves_out_no_more_than_came_with_other_tags(tags: list[int], order: Any) -> None:
-    """And two thirds win, in any order, with two sums at most, each of which is that of its uploads."""
-    common = [7] * (2 * len(tags) + 1)
+def test_a_sum_leaves_out_half_as_many_as_came_with_other_tags_at_most(tags: list[int], order: Any) -> None:
+    """And a majority wins, in any order, with two sums at most, each of which is that of its uploads."""
+    common = [7] * (len(tags) + 1)
     for whole in (tags, [*tags, *common], order.sample([*tags, *common], len(tags) + len(common))):
         taking = OpenRound(len(whole), lambda: Accumulator(1, 32), lambda came: bool(came.any()))
         for client, tag in enumerate(whole):
@@ -142,7 +142,7 @@ def test_a_sum_leaves_out_no_more_than_came_with_other_tags(tags: list[int], ord
         mine = {client for client, tag in enumerate(whole) if bytes([tag]) * 16 == taking.tag}
         came = set(np.flatnonzero(taking.came).tolist())
         assert came <= mine
-        assert len(mine - came) <= len(whole) - len(mine)
+        assert 2 * len(mine - came) <= len(whole) - len(mine)
         assert set(taking.apart) == set(range(len(whole))) - came
         assert taking.total().total()[0] == np.int64(sum(2**client % 2**31 for client in came)).astype(np.int32)
 

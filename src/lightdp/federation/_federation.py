@@ -250,7 +250,7 @@ class Federation:
         table.rounds.close(result, closing=closing)
         if not closing:
             came = {name for name, i in table.index.items() if table.rounds.was_on_time(i) or i in result.joined}
-            self.cohorts.played(number, came)
+            self.cohorts.played(number, came, apart=len(came) - len(result.on_time | result.joined))
             for name in self.exhausted(number):
                 self.cohorts.leave(name)
         return result

@@ -8,12 +8,13 @@ Memory is bounded whatever clients send: there are at most two sums. An upload w
 sum loses one of its votes, which are its uploads at first; a sum without votes gives way to the next tag.
 
 Formal guarantee, for the uploads that come before a sum is chosen: if o of them have other tags than the chosen one, at
-most o with its tag are left out. A tag that more than two thirds of them have is chosen, whatever the order.
+most o / 2 with its tag are left out. A tag that more than half of them have is chosen, whatever the order.
 
-Proof: votes are lost only as uploads without a sum come. A sum that gives way has as many uploads as it lost votes,
-while it was there: to as many uploads with other tags. An upload that finds two other sums takes a vote of each, which
-an upload with another tag has given. So each upload that is left out has one with another tag of its own. With more
-than two thirds of all uploads a tag has, less those, more than one third, and the others have fewer.
+Proof: a vote is an upload, and lost once. Each upload of a tag that is left out has two others of its own, with tags
+that differ: where it found two sums, a vote of each; where its sum gave way, for its vote an upload that found no sum,
+and the vote that this took of the other sum. Hence o / 2. Of the two, one at most has a certain other tag: if l uploads
+are left out, l of the o have neither tag, and the sum of that other one has o - l at most. The tag's own has l less
+than came, which is more if more than half came with it.
 """
 
 from __future__ import annotations

@@ -288,7 +288,7 @@ class Server:
         sums, used, joined, now = [], nobody, nobody, self._open[number]
         final = number - self.plan.grace
         before = self._open.pop(final, None)  # the round whose set becomes final: None in round 0 under grace
-        now.settle(self.plan.colluders + 1 if self.plan.grace else 1)  # before it is final, not by colluders alone
+        now.settle(self.minimum if self.plan.grace else 1)  # before it is final, only a sum that counts
         if before is not None:
             before.settle()
             came = ClientSet(before.came)
@@ -329,7 +329,7 @@ class Server:
             "late": {str(number): each.to_bytes().hex() for number, each in late.items()},
             "closing": self._closing - (self._closing > 0 and self.round in self._open),
             "ends": None if self._ends is None or self._ends >= self.round else self._ends,
-            "tag": None if waits is None or waits.tag is None else waits.tag.hex(),
+            "tag": waits.tag.hex() if waits is not None and waits.tag else None,
             "apart": None if waits is None else waits.apart.to_bytes().hex(),
         }
 

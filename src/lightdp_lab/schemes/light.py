@@ -43,6 +43,7 @@ class Exact(Scheme, name="exact"):
         run, length, digits = os.urandom(16), self.task.dimension, len(str(self.task.clients))
         self.server = Server(self.plan, length=length, run=run)
         self.clients: dict[int, Client] = {}
+        self._heard = [0] * self.task.clients  # the last round that each answered: it knows of those before
 
         def enrol(i: int) -> bytes:
             self.clients[i] = Client.new(self.plan, length=length, run=run, name=f"client-{i:0{digits}}")
@@ -60,12 +61,14 @@ class Exact(Scheme, name="exact"):
     def round(self, updates: Updates, net: Net) -> Result:
         """One announcement down, one masked upload up."""
         net.stage("upload")
+        number = self.server.round
         with net.server():
-            start = self.server.announce(since=0)
-        uploads = net.ask(self.clients, start, lambda i, heard: self._answered(i, heard, updates[i]))
-        for _, arrived in uploads:
+            starts = {since: self.server.announce(since=since) for since in sorted(set(self._heard))}
+        heard = net.send(self.clients, lambda i: starts[self._heard[i]])
+        for i, arrived in net.collect(heard, lambda i: self._answered(i, heard[i], updates[i])):
             with net.server():
                 self.server.receive(arrived)
+            self._heard[i] = number
         with net.server():
             done = self.server.close()
         if done.total is None:
@@ -76,7 +79,7 @@ class Exact(Scheme, name="exact"):
         """A client's upload, with all the work that this takes it."""
         begun = self.clients[client].begin(heard)
         if begun.binds:
-            begun.bind(digest(self._model, heard))
+            begun.bind(digest(self._model))
         return begun.upload(update)
 
     @cached_property
