@@ -43,8 +43,8 @@ def main() -> None:
             raise
         by_case[case] += 1
         held.update(schedules=1, uploads=len(world.sent), crashes=world.crashed)
-        apart = sum(len(ballot.apart) for book in world.books.values() for ballot in book.ballots.values())
-        held.update(rosters=len(world.books), equal=world.equal, apart=apart)
+        left_out = sum(len(ballot.left_out) for book in world.books.values() for ballot in book.ballots.values())
+        held.update(rosters=len(world.books), equal=world.equal, left_out=left_out)
     seconds = round(time.monotonic() - began)
     print(f"{seconds} s: {dict(held)}")
     if asked.out is not None:

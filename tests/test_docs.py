@@ -103,7 +103,7 @@ def test_schedules_of_federations_are_counted_as_in_the_record() -> None:
     assert record["findings"] == 0
     assert record["schedules"] == sum(record["by case"].values())
     shown = "In {schedules:,} schedules of whole federations, with {rosters:,} rosters and {crashes:,} crashes "
-    shown += "of the server, and {apart:,} uploads that were left out"
+    shown += "of the server, and {left_out:,} uploads that were left out"
     assert shown.format(**record) in (ROOT / "docs/explanation/how-it-works.md").read_text()
 
 

@@ -32,7 +32,7 @@ def asks(server: Server, clients: list[Client], rounds: Rounds, senders: list[in
 
 
 def arrives(server: Server, rounds: Rounds, message: bytes, client: int, number: int) -> None:
-    rounds.came(number, client, used=server.receive(message))
+    rounds.came(number, client, taken=server.receive(message))
 
 
 def plays(server: Server, clients: list[Client], rounds: Rounds, here: list[int]) -> None:

@@ -252,7 +252,7 @@ def test_noise_does_not_cancel_for_a_node_that_was_sent_something_else(
     talk.server.close()
     answers(talk, {}, {}, other)
     result = talk.server.close()
-    assert (list(result.used), list(result.apart)) == ([0, 1], [2])
+    assert (list(result.used), list(result.left_out[1])) == ([0, 1], [2])
     odd = noise[3:]
     unit = Grid.of(talk.plan, 4).unit
     assert sum(odd).any()

@@ -29,12 +29,12 @@ def updates(seed: int = 0) -> list[NDArray[np.float32]]:
     return list((drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float32))
 
 
-def listen(monkeypatch: pytest.MonkeyPatch) -> list[NDArray[np.int64]]:
+def listen(monkeypatch: pytest.MonkeyPatch) -> list[NDArray[np.integer]]:
     """The integers that clients encrypt from now on."""
-    sent: list[NDArray[np.int64]] = []
+    sent: list[NDArray[np.integer]] = []
     encode = Grid.encode
 
-    def encoded(grid: Grid, update: NDArray[np.floating]) -> NDArray[np.int64]:
+    def encoded(grid: Grid, update: NDArray[np.floating]) -> NDArray[np.integer]:
         sent.append(encode(grid, update))
         return sent[-1]
 

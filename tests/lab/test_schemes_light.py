@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+import lightdp
 from lightdp.noise_graph import Graph
 from lightdp_lab.schemes import Faults, Links, Player, Task, light
 from lightdp_lab.schemes._net import Net
@@ -90,6 +91,15 @@ def test_measured_noise_of_sparse_is_that_of_its_wires_and_of_no_other_degree(ab
         assert played.error.var() != pytest.approx(wrong, rel=spread), degree
 
 
+@pytest.mark.parametrize("masks", ["drawn", "gaussian"])
+def test_who_was_away_is_told_what_it_missed_and_used_again(masks: Any) -> None:
+    player = Player(Repair, dataclasses.replace(TASK, masks=masks, dimension=100), Links())
+    for gone in (frozenset({3}), frozenset({3, 5}), frozenset({7}), frozenset[int]()):
+        played = player.round(Faults(down=gone))
+        assert played.result is not None
+        assert played.result.used == frozenset(range(24)) - gone
+
+
 @pytest.mark.parametrize(("masks", "hashed"), [("drawn", 24 - 3), ("gaussian", 0)])
 def test_each_client_hashes_a_model_within_its_work_where_masks_are_drawn(
     masks: Any, hashed: int, monkeypatch: pytest.MonkeyPatch
@@ -97,7 +107,7 @@ def test_each_client_hashes_a_model_within_its_work_where_masks_are_drawn(
     task = dataclasses.replace(TASK, masks=masks, dimension=3000)
     player, sizes = Player(Repair, task, Links()), []
     working: list[bool] = [False]
-    real_client, real_digest = Net.client, light.digest
+    real_client, real_digest = Net.client, lightdp.digest
 
     @contextlib.contextmanager
     def client(net: Net, i: int) -> Iterator[None]:

@@ -51,7 +51,7 @@ class Crashes(Schedules):
         assert self.server._chains == old._chains
         assert (self.server._used, self.server._on_time) == (old._used, old._on_time)
         self.late = list(self.late_then)
-        kept = [ballot.apart for ballot in self.ballots_then]
+        kept = [ballot.left_out for ballot in self.ballots_then]
         self.ballots[number] = Ballot()
         if self.plan.grace and number > 0:
             before = number - 1

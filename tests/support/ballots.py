@@ -22,13 +22,13 @@ class Ballot(Generic[S]):
     """One round: uploads that may be in its sum, and clients whose uploads were left out."""
 
     came: tuple[S, ...] = ()
-    apart: frozenset[int] = frozenset()
+    left_out: frozenset[int] = frozenset()
     named: frozenset[int] = frozenset()  # of these
     chosen: tuple[bytes | None, ...] = ()  # what the sum is bound to, once that is chosen
     votes: dict[bytes | None, int] = field(default_factory=dict)  # of two sums at most, before
 
     def copied(self) -> Ballot[S]:
-        return Ballot(self.came, self.apart, self.named, self.chosen, dict(self.votes))
+        return Ballot(self.came, self.left_out, self.named, self.chosen, dict(self.votes))
 
     def takes(self, s: S) -> bool:
         """Whether an upload can be in the sum."""
@@ -42,7 +42,7 @@ class Ballot(Generic[S]):
             return True
         gone = set() if self.chosen else {given for given, count in self.votes.items() if count == 1}
         self._leaves_out(gone)
-        self.apart |= {s.client}
+        self.left_out |= {s.client}
         if not self.chosen:
             self.votes = {given: count - 1 for given, count in self.votes.items() if count > 1}
         return False
@@ -55,17 +55,17 @@ class Ballot(Generic[S]):
         if self.chosen:
             self._leaves_out({s.given for s in self.came} - {*self.chosen})
 
-    def newly_apart(self) -> frozenset[int]:
+    def newly_left_out(self) -> frozenset[int]:
         """Who is newly left out."""
-        found = self.apart - self.named
+        found = self.left_out - self.named
         self.named |= found
         return found
 
     def crashes(self, on_time: frozenset[int]) -> None:
-        """Of a server that resumes only who was on time is left, and all whose uploads were left out were named."""
+        """Of a server that resumes only who was on time is left, and all who were left out are named once more."""
         self.came = tuple(s for s in self.came if s.client in on_time)
-        self.named, self.votes = self.apart, {}
+        self.named, self.votes = frozenset(), {}
 
     def _leaves_out(self, gone: set[bytes | None]) -> None:
-        self.apart |= {s.client for s in self.came if s.given in gone}
+        self.left_out |= {s.client for s in self.came if s.given in gone}
         self.came = tuple(s for s in self.came if s.given not in gone)

@@ -216,7 +216,7 @@ class World:
         self.point()
         assert set(result.used) == {s.client for s in own}
         assert set(result.joined) == {s.client for s in joined}
-        assert set(result.apart) == book.newly_apart()
+        assert {number: set(found) for number, found in result.left_out.items()} == book.newly_left_out()
         assert (result.total is None) == (not own + joined)
         if result.total is not None:
             self.check_sum(table, result, own + joined)

@@ -98,7 +98,7 @@ class Book:
         used = self.used[s.round] if s.round < len(self.used) else frozenset[int]()
         before = self.ballots[s.round]
         came = any(s.client == each.client for each in before.came)
-        return came or s.client in before.apart | used | self.late.get(s.round, frozenset())
+        return came or s.client in before.left_out | used | self.late.get(s.round, frozenset())
 
     def receives(self, s: Sent) -> None:
         """Note an upload that has come."""
@@ -110,12 +110,12 @@ class Book:
     def seen(self, number: int) -> frozenset[int]:
         """Clients of whom an upload of a round has come, at any time."""
         ballot = self.ballots[number]
-        return frozenset(s.client for s in ballot.came) | ballot.apart | self.late.get(number, frozenset())
+        return frozenset(s.client for s in ballot.came) | ballot.left_out | self.late.get(number, frozenset())
 
-    def newly_apart(self) -> frozenset[int]:
-        """Clients that the last round must name: of it, or of the one whose set is final since."""
+    def newly_left_out(self) -> dict[int, frozenset[int]]:
+        """Clients that the last round must name: of it, and of the one whose set is final since."""
         rounds = {self.round - 1, max(self.round - 1 - self.plan.grace, 0)}
-        return frozenset(client for number in rounds for client in self.ballots[number].newly_apart())
+        return {number: found for number in rounds if (found := self.ballots[number].newly_left_out())}
 
     def ends(self, *, closing: bool) -> tuple[list[Sent], list[Sent]]:
         """(R5): uploads that the sum of the open round holds: its own, and those of the round before."""
@@ -133,7 +133,7 @@ class Book:
             counts = final not in self.dead and len(settled) >= self.least(final)
             self.used.append(frozenset(s.client for s in settled) if counts else nobody)
             joined = [s for s in settled if counts and s not in self.released]
-            late = self.ballots[final].apart | (nobody if counts else frozenset(s.client for s in settled))
+            late = self.ballots[final].left_out | (nobody if counts else frozenset(s.client for s in settled))
             self.late |= {final: late} if late else {}
         if self.plan.grace and self.closed:
             self.used.append(self.on_time[-1])

@@ -211,7 +211,8 @@ class Schedules(RuleBasedStateMachine):
         fresh = list(now.came) if grace and now.chosen and len(now.came) >= least else []
         result = self.server.close()
         self.ballots.append(Ballot())
-        assert set(result.apart) == now.newly_apart() | self.ballots[max(final, 0)].newly_apart()
+        named = {each: self.ballots[each].newly_left_out() for each in {number, max(final, 0)}}
+        assert {each: set(found) for each, found in result.left_out.items()} == {k: v for k, v in named.items() if v}
         assert set(result.used) == {s.client for s in (fresh if grace else joined)}
         assert set(result.joined) == {s.client for s in (joined if grace else [])}
         assert result.final == (ClientSet.of(5, self.used[-1]) if self.used else None)
@@ -220,7 +221,7 @@ class Schedules(RuleBasedStateMachine):
             self.check_sum(result.total, joined + fresh)
         if final >= 0:
             seen = frozenset[int]() if self.used[-1] else frozenset(s.client for s in settled)
-            assert set(self.server.late(final)) == seen | self.ballots[final].apart
+            assert set(self.server.late(final)) == seen | self.ballots[final].left_out
 
     @rule(
         come=st.lists(st.sampled_from(["arrives", "arrives", "is held back", "away"]), min_size=5, max_size=5),

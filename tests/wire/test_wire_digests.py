@@ -64,9 +64,7 @@ def test_every_byte_counts(place: int) -> None:
 
 def test_arrays_count_by_their_bytes() -> None:
     model = np.arange(10_000, dtype="<f4")
-    assert (
-        lightdp.digest(model) == digest(model.tobytes()) == digest(model.data) == digest(model.reshape(100, 100))
-    )
+    assert lightdp.digest(model) == digest(model.tobytes()) == digest(model.data) == digest(model.reshape(100, 100))
     assert lightdp.digest(model) != digest(model.astype("<f8"))
     assert digest(np.zeros((0, 3))) == digest(b"")
 

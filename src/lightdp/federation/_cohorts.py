@@ -169,18 +169,18 @@ class Cohorts(Generic[M]):
             return None
         return self.rosters[self._order[0]]
 
-    def played(self, number: int, came: Iterable[M], *, apart: int = 0) -> None:
+    def played(self, number: int, came: Iterable[M], *, left_out: int = 0) -> None:
         """Count a round of a roster, and end its turn after as many as a turn has.
 
         Args:
             number: of the roster.
             came: members whose uploads came in time, or joined since.
-            apart: how many of these are bound to something else, and in no sum.
+            left_out: how many of these are bound to something else, and in no sum.
         """
         cohort, seen = self.rosters[number], set(came)
         absent = [member for member in cohort.members if member not in seen]
         cohort.missed = {member: cohort.missed.get(member, 0) + 1 for member in absent}
-        cohort.void = cohort.void + 1 if len(seen) - apart < len(cohort.members) - cohort.bears else 0
+        cohort.void = cohort.void + 1 if len(seen) - left_out < len(cohort.members) - cohort.bears else 0
         cohort.rounds += 1
         if cohort.rounds >= self.consecutive:
             cohort.rounds = 0

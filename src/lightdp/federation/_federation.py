@@ -210,7 +210,7 @@ class Federation:
         sender: str | None = None,
         round: int | None = None,  # noqa: A002
     ) -> tuple[Table, bool]:
-        """Take in an UPLOAD of any roster: it is in the sum of its round, or recorded as too late.
+        """Take in an UPLOAD of any roster, for the sum of its round or recorded as too late.
 
         Args:
             message: the bytes.
@@ -227,10 +227,10 @@ class Federation:
         wanted = Message.roster_of(message)
         for table in self.rosters.values():
             if table.server.roster_hash == wanted:
-                used = table.server.receive(message, sender=sender, round=round)
+                taken = table.server.receive(message, sender=sender, round=round)
                 client, number = Message.sender_of(message)
-                table.rounds.came(number, client, used=used)
-                return table, used
+                table.rounds.came(number, client, taken=taken)
+                return table, taken
         raise ProtocolError("the upload is of a roster that has ended, or was never formed")
 
     def close(self, number: int, *, closing: bool = False) -> Aggregate:
@@ -250,7 +250,7 @@ class Federation:
         table.rounds.close(result, closing=closing)
         if not closing:
             came = {name for name, i in table.index.items() if table.rounds.was_on_time(i) or i in result.joined}
-            self.cohorts.played(number, came, apart=len(came) - len(result.on_time | result.joined))
+            self.cohorts.played(number, came, left_out=len(came) - len(result.on_time | result.joined))
             for name in self.exhausted(number):
                 self.cohorts.leave(name)
         return result

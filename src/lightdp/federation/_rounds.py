@@ -43,10 +43,10 @@ class Rounds:
         """
         self._asked.setdefault(number, set()).add(client)
 
-    def came(self, number: int, client: int, *, used: bool) -> None:
-        """Count an upload of a round, which may be `used` in a sum or came too late."""
+    def came(self, number: int, client: int, *, taken: bool) -> None:
+        """Count an upload of a round, which was `taken` for a sum or came too late."""
         self._came.setdefault(number, set()).add(client)
-        if not used:
+        if not taken:
             self._odometer = None
 
     def close(self, result: Aggregate, *, closing: bool) -> None:

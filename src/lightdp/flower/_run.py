@@ -88,7 +88,7 @@ class Run:
         self._minimum = 0  # uploads of which the last round needed so many
         self._asked: set[int] = set()  # nodes that got a message in the open round
         self._everyone: set[int] = set()  # nodes that got a message in any round
-        self._apart: dict[int, set[int]] = {}  # nodes whose uploads were left out last time, by roster
+        self._left_out: dict[int, set[int]] = {}  # nodes whose uploads were left out last time, by roster
 
     # rosters
 
@@ -234,20 +234,20 @@ class Run:
         self._leave_out(table, result)
         before = self._metrics.pop((table.number, result.round - 1), {})
         now = self._metrics.pop((table.number, result.round), {}) if result.used else {}
-        self.late += sum(client in result.apart for client in before if client not in result.joined)
-        self.late += sum(client in result.apart for client in now if client not in result.used)
+        for number, metrics in ((result.round - 1, before), (result.round, now)):
+            self.late += len(metrics.keys() & set(result.left_out.get(number, ())))
         joined = [metrics for client, metrics in before.items() if client in result.joined]
         return result, joined + [metrics for client, metrics in now.items() if client in result.used]
 
     def _leave_out(self, table: Table, result: Aggregate) -> None:
         """Say whose uploads were bound to something else, and are in no sum."""
-        names = {table.names[client] for client in result.apart}
+        names = {table.names[client] for clients in result.left_out.values() for client in clients}
         found = {node: _APART for node, name in self.nodes(table).items() if name in names}
         self._failures |= found
-        if found.keys() != self._apart.get(table.number):  # once for each change
+        if found.keys() != self._left_out.get(table.number):  # once for each change
             for line in told(found.items()):
                 LOG.warning("lightdp: upload left out: %s", line)
-        self._apart[table.number] = set(found)
+        self._left_out[table.number] = set(found)
 
     def take_late(self, wait: float = 0.0, table: Table | None = None) -> None:
         """Look for replies to earlier rounds.
@@ -367,7 +367,7 @@ class Run:
             try:
                 (record,) = records(reply.content).values()
                 upload = values(record[KEY]).data.cast("B")
-                table, used = self.federation.receive(upload, sender=name, round=number)
+                table, taken = self.federation.receive(upload, sender=name, round=number)
             except Exception as error:  # noqa: BLE001  whatever a node sends, the round goes on
                 wrong[node] = self._failures[node] = f"its reply is no upload and was left out: {said(error)}"
                 continue
@@ -377,7 +377,7 @@ class Run:
             self._answered[roster, name] = max(self._answered.get((roster, name), 0), number)
             if name in self.federation.cohorts.rosters[roster].missed:
                 self.federation.cohorts.rosters[roster].missed[name] = 0  # it is slow, and not gone
-            if used:
+            if taken:
                 self._metrics.setdefault((roster, number), {})[table.index[name]] = metrics_of(reply.content)
             else:
                 self.late += 1

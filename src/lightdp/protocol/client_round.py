@@ -45,7 +45,7 @@ class ClientRound:
         own data and of random numbers of its own, not of what earlier rounds have left on the client (B2). With
         Gaussian masks it is optional, and in a closing round, which has no data, it does nothing. Hash bytes of one
         fixed form, equal on all clients: the server adds up the uploads of the hash that most have, and
-        `Aggregate.apart` has the clients of the others. An upload carries a hash of it, so put nothing private in.
+        `Aggregate.left_out` has the clients of the others. An upload carries a hash of it, so put nothing private in.
 
         Args:
             given: a hash, 32 bytes, such as `lightdp.digest` makes, of all that came from the server and the update

@@ -73,19 +73,18 @@ class OpenRound:
         self.tag: bytes | None = UNBOUND if closing else None
         self._empty, self._rule, self._closing = empty, rule, closing
         self._sums: dict[bytes, _Sum] = {}
-        self.came, self._seen, self._apart = np.zeros((3, clients), np.bool_)
+        self.came, self._seen, self._left_out = np.zeros((3, clients), np.bool_)
         self._named = ClientSet.none(clients)
 
-    def resume(self, came: ClientSet, apart: ClientSet, tag: bytes | None) -> None:
+    def resume(self, came: ClientSet, left_out: ClientSet, tag: bytes | None) -> None:
         """Go on after what a past server had of this round; what clients sent then is in no sum here.
 
         Args:
             came: clients whose uploads were of the sum that was chosen.
-            apart: clients whose uploads were bound to something else, and that were named.
+            left_out: clients whose uploads were bound to something else; they are named once more.
             tag: what was chosen; None if nothing was, or nobody has kept it: then nothing more fits that sum.
         """
-        self.came[came.flags] = self._apart[apart.flags] = self._seen[(came | apart).flags] = True
-        self._named = apart
+        self.came[came.flags] = self._left_out[left_out.flags] = self._seen[(came | left_out).flags] = True
         if not self._closing:
             self.tag = tag if tag is not None or not came else b""
 
@@ -110,7 +109,7 @@ class OpenRound:
             self._sums[tag] = found
         elif not chosen:
             self._outvote()
-        self._seen[client], self._apart[client], self.came[client] = True, not fits, fits and chosen
+        self._seen[client], self._left_out[client], self.came[client] = True, not fits, fits and chosen
         return fits
 
     def _outvote(self) -> None:
@@ -118,7 +117,7 @@ class OpenRound:
         for tag, each in list(self._sums.items()):
             each.votes -= 1
             if each.votes == 0:
-                self._apart[self._sums.pop(tag).clients] = True
+                self._left_out[self._sums.pop(tag).clients] = True
 
     def settle(self, least: int = 1) -> None:
         """Choose the sum of most uploads, of equals the first, if they are enough; once chosen, it stays.
@@ -134,7 +133,7 @@ class OpenRound:
         self.tag, chosen = best, self._sums.pop(best)
         self.came[chosen.clients] = True
         for each in self._sums.values():
-            self._apart[each.clients] = True
+            self._left_out[each.clients] = True
         self._sums = {best: chosen}
 
     def total(self) -> Accumulator:
@@ -144,13 +143,13 @@ class OpenRound:
         return self._sums.pop(self.tag).uploads
 
     @property
-    def apart(self) -> ClientSet:
+    def left_out(self) -> ClientSet:
         """Clients whose uploads are bound to something else."""
-        return ClientSet(self._apart)
+        return ClientSet(self._left_out)
 
     def named(self) -> ClientSet:
         """Those of them that this has not returned before."""
-        found = self.apart - self._named
+        found = self.left_out - self._named
         self._named |= found
         return found
 

@@ -37,9 +37,9 @@ class Aggregate:
         final: clients that the last round whose set is final used, nobody if it was void: this round or, under grace,
             the one before it, which is None in round 0.
         on_time: clients whose uploads came before the end of this round, bound as most are, whether or not it counts.
-        apart: clients of whom an upload was left out since the last round, because it is bound to something other than
-            most are (`ClientRound.bind`): of this round or, under grace, of the one before it. It shares no noise that
-            cancels with the others, and counts as too late. `Server.names` has their names.
+        left_out: clients whose uploads are bound to something other than most are (`ClientRound.bind`), and were left
+            out since the last round: by the round that they answer, this one or, under grace, the one before it. They
+            share no noise that cancels with the others, and count as too late. `Server.names` has their names.
     """
 
     round: int
@@ -49,12 +49,13 @@ class Aggregate:
     joined: ClientSet
     final: ClientSet | None
     on_time: ClientSet
-    apart: ClientSet
+    left_out: dict[int, ClientSet]
 
     def mean(self) -> NDArray[np.float64]:
         """total/N: the same denominator in every round, however many came (R3)."""
         if self.total is None:
-            why = f"; uploads of {counted(len(self.apart), 'client')} are bound to other models" if self.apart else ""
+            apart = self.left_out.get(self.round)
+            why = f"; uploads of {counted(len(apart), 'client')} are bound to other models" if apart else ""
             raise ProtocolError(f"round {self.round} was void: there is no mean{why}")
         return self.total / self.used.clients
 
@@ -240,7 +241,7 @@ class Server:
         """Take in an UPLOAD: True if it may be in the sum of its round, False if it is recorded as too late.
 
         What becomes of it, `close` says: a sum of uploads that are bound to something other than most does not count,
-        and their clients are in `Aggregate.apart`, as if they had been too late.
+        and their clients are in `Aggregate.left_out`, as if they had been too late.
 
         Args:
             message: the bytes.
@@ -295,7 +296,7 @@ class Server:
             joined = came - before.summed if before.counts else nobody
             if joined:
                 sums.append(before.total())
-            seen = before.apart | (nobody if before.counts else came)
+            seen = before.left_out | (nobody if before.counts else came)
             if seen:
                 self._late[final] = seen.flags.copy()
             self._used.append(came if before.counts else nobody)
@@ -312,8 +313,9 @@ class Server:
         if self._closing == self.plan.closing_rounds and self._open.pop(number, None) is not None:
             self._used.append(ClientSet(now.came))  # nothing follows that could use more of them
         self._link(number)
-        apart = now.named() | (nobody if before is None else before.named())
-        return Aggregate(number, used, total, weight, joined, settled, ClientSet(now.came), apart)
+        named = [(each, taking.named()) for each, taking in ((number, now), (final, before)) if taking is not None]
+        left_out = {each: clients for each, clients in named if clients}
+        return Aggregate(number, used, total, weight, joined, settled, ClientSet(now.came), left_out)
 
     def past(self) -> dict[str, Any]:
         """All rounds that are over and who came too late, as JSON values, for `resume`.
@@ -330,7 +332,7 @@ class Server:
             "closing": self._closing - (self._closing > 0 and self.round in self._open),
             "ends": None if self._ends is None or self._ends >= self.round else self._ends,
             "tag": waits.tag.hex() if waits is not None and waits.tag else None,
-            "apart": None if waits is None else waits.apart.to_bytes().hex(),
+            "left_out": None if waits is None else waits.left_out.to_bytes().hex(),
         }
 
     def resume(self, past: dict[str, Any]) -> None:
@@ -353,11 +355,12 @@ class Server:
             closing = integer("closing", past["closing"], 0, self.plan.closing_rounds)
             ends = past.get("ends")  # which pasts of earlier versions do not have
             ends = ends if ends is None else integer("ends", ends, 0, max(len(used), len(on_time)) - 1)
-            tag, apart = (None if past.get(k) is None else bytes.fromhex(past[k]) for k in ("tag", "apart"))
+            tag, others = (None if past.get(k) is None else bytes.fromhex(past[k]) for k in ("tag", "left_out"))
             tag = tag if tag is None else octets("tag", tag, 16)
-            others = ClientSet.none(clients) if apart is None else ClientSet.from_bytes(apart, clients)
-            if on_time and not on_time[-1].isdisjoint(others):
-                raise ArgumentError(f"apart must not name clients that were on time, got {list(on_time[-1] & others)}")
+            left_out = ClientSet.none(clients) if others is None else ClientSet.from_bytes(others, clients)
+            if on_time and not on_time[-1].isdisjoint(left_out):
+                both = list(on_time[-1] & left_out)
+                raise ArgumentError(f"left_out must not name clients that were on time, got {both}")
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ArgumentError(f"past must be that of a server, got {error!r}") from None
         over = closing == self.plan.closing_rounds  # then the last set is final, too
@@ -372,7 +375,7 @@ class Server:
             came = on_time[-1]
             enough = closing > 0 or self.plan.counts(came.flags)
             waits = self._new_round(_always if enough else _never, closing=closing > 0)  # of too few, the sum is lost
-            waits.resume(came, others, tag)
+            waits.resume(came, left_out, tag)
             waits.summed = came if enough else waits.summed
             self._open[self.round - 1] = waits
 

@@ -5,7 +5,7 @@ client leaves its pairwise noise in the sum; a round fails only below the server
 
 Rounds with drawn masks are bound to the model (W4). The download of the model is left out of the comparison, for all
 schemes alike, but hashing it is work that only these rounds need: so each client hashes a model of d values of four
-bytes, and what the server sends, within its measured work.
+bytes within its measured work.
 """
 
 from __future__ import annotations

@@ -79,6 +79,15 @@ def test_a_node_that_is_alone_in_time_does_not_choose_for_those_that_come_late()
     assert counts[:2] == [8, 4]
 
 
+def test_an_upload_that_is_left_out_one_round_later_counts_for_the_round_that_it_answers() -> None:
+    """In round 1 two of five are late, so that no sum counts before round 2; in round 2 node 4 answers nothing."""
+    grid = Mixed(an_app(), 5)
+    grid.faults = {(1, 2): "late", (1, 3): "late", (2, 4): "error"}
+    rows, _ = three_rounds(grid, grace=1)
+    assert [(row["lightdp-used"], row["lightdp-joined"]) for row in rows] == [(0, 0), (4, 4), (4, 0)]
+    assert [row["lightdp-late"] for row in rows] == [0, 1, 2]
+
+
 def test_where_all_nodes_train_from_different_things_the_training_ends_and_says_so() -> None:
     class Different(LocalGrid):
         def handle(self, at: int, message: Message, **options: Any) -> Message:
