@@ -129,7 +129,11 @@ def _unit(plan: Plan, length: int, sigma: float) -> int:
         "begun": plan.masks.cost * plan.masks.covered / whole,
     }
     fits = drawn.fits(plan.gamma, plan.budget, plan.delta, length * plan.masks.each, **seen)
-    if length > drawn.VALUES_MAX or not fits:
+    if length > drawn.VALUES_MAX:
+        raise InfeasibleError(
+            f"masks='drawn' need at most {drawn.VALUES_MAX:,} values, got {length:,}: take masks='gaussian'"
+        )
+    if not fits:
         raise InfeasibleError(
             f"masks='drawn' are not within delta={plan.delta:g} for {length} values and {plan.masks.each} masks of "
             f"each at epsilon={plan.budget:g}: take masks='gaussian'"

@@ -62,6 +62,9 @@ class Masks:
     def fails(self, length: int) -> Failures:
         """By how much the μ of a whole training under these masks may fall short, in all its rosters.
 
+        For totals of several plans, of which only some are drawn: a plan's own ε has room for it in `covered`, which a
+        total does not count on.
+
         Args:
             length: values of an upload.
         """

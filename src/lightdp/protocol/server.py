@@ -289,7 +289,7 @@ class Server:
         sums, used, joined, now = [], nobody, nobody, self._open[number]
         final = number - self.plan.grace
         before = self._open.pop(final, None)  # the round whose set becomes final: None in round 0 under grace
-        now.settle(self.minimum if self.plan.grace else 1)  # before it is final, only a sum that counts
+        now.settle(self.minimum)  # before it is final, only a sum that counts
         if before is not None:
             before.settle()
             came = ClientSet(before.came)
