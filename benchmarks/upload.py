@@ -93,7 +93,7 @@ def a_round(plan: Plan, values: int) -> Callable[[], tuple[float, float, int]]:
         begun = client.begin(server.announce())
         start = time.process_time()
         if begun.binds:  # to the model, of as many values
-            begun.bind(hashlib.sha256(update.data).digest())
+            begun.bind(lightdp.digest(update))
         message = begun.upload(update)
         sent = time.process_time()
         server.receive(message)

@@ -1,4 +1,4 @@
-"""Packing and adding packed uploads, next to copying the same vector: ratios from one run.
+"""Packing and adding packed uploads, next to copying the same vector, and digests next to SHA-256: ratios from one run.
 
 python benchmarks/wire.py [--length 11200000] [--trials 21]
 """
@@ -6,16 +6,19 @@ python benchmarks/wire.py [--length 11200000] [--trials 21]
 from __future__ import annotations
 
 import argparse
+import hashlib
 import platform
 import statistics
 import time
 import zlib
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lightdp.wire import Accumulator, encode
+from lightdp._native import kernel
+from lightdp.wire import Accumulator, digest, digests, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,6 +70,15 @@ def main() -> None:
         )
         cells = [f"{length / s / 1e6:.0f} ({s / found['copy']:.1f})" for s in found.values()]
         print(f"| {bits} | {shift} | {' | '.join(cells)} |")
+
+    apart = digests._apart(values.nbytes)
+    ways = {way: partial(kernel.strands, way, values.data.cast("B"), apart) for way in getattr(kernel, "DIGESTS", ())}
+    found = medians(
+        {"SHA-256": lambda: hashlib.sha256(values), "digest": lambda: digest(values), **ways}, options.trials
+    )
+    print("\nhashing those values, GB/s (x as fast as SHA-256)")
+    for name, s in found.items():
+        print(f"{name:<8} {values.nbytes / s / 1e9:.2f} ({found['SHA-256'] / s:.2f})")
 
 
 if __name__ == "__main__":
