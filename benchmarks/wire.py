@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lightdp._native import kernel
-from lightdp.wire import Accumulator, digest, digests, encode
+from lightdp.wire import Accumulator, digest, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,7 +71,7 @@ def main() -> None:
         cells = [f"{length / s / 1e6:.0f} ({s / found['copy']:.1f})" for s in found.values()]
         print(f"| {bits} | {shift} | {' | '.join(cells)} |")
 
-    apart = digests._apart(values.nbytes)
+    apart = -(-values.nbytes // 1024) * 64
     ways = {way: partial(kernel.strands, way, values.data.cast("B"), apart) for way in getattr(kernel, "DIGESTS", ())}
     found = medians(
         {"SHA-256": lambda: hashlib.sha256(values), "digest": lambda: digest(values), **ways}, options.trials
