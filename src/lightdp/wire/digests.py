@@ -19,7 +19,7 @@ from lightdp.errors import ArgumentError, LightDPError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-_STRANDS, _BLOCK, _DIGEST = 16, 64, 32
+_STRANDS, _BLOCK = 16, 64
 _LONG = 1 << 14  # bytes from which on a part has strands
 
 
