@@ -13,7 +13,7 @@ import pytest
 import lightdp
 from lightdp import masks, stream
 from lightdp.errors import BudgetError, ProtocolError
-from lightdp.federation import Member, MemberState
+from lightdp.federation import Federation, Member, MemberState, Table
 from lightdp.keys import KeyPair, Roster
 from lightdp.wire import Announcement, Message
 from support.federated_books import Book, Sent
@@ -193,3 +193,39 @@ class Nodes:
     def pairs(self) -> dict[str, KeyPair]:
         """The keys of all members."""
         return {name: node.member._state.pair for name, node in self.by_name.items()}
+
+
+class Party:
+    """A federation and members that do as they are asked."""
+
+    def __init__(self, count: int, plan: Any = None, **options: Any) -> None:
+        self.plan = planned() if plan is None else plan
+        self.options: dict[str, Any] = {"least": self.plan.clients - 1, "patience": 1} | options
+        self.fed = Federation(self.plan, length=LENGTH, run=RUN, **self.options)
+        self.members: dict[str, Member] = {}
+        for i in range(count):
+            self.join(f"m{i:02}")
+
+    def join(self, name: str) -> None:
+        self.members[name] = Member.new(self.plan, length=LENGTH, run=RUN, name=name)
+        self.fed.enrol(self.members[name].enrol())
+
+    def make(self, table: Table, name: str, *, closing: bool = False) -> bytes:
+        self.members[name].join(table.server.roster())
+        start = table.server.announce(since=0, closing=closing)
+        table.rounds.asked(table.server.round, table.index[name])
+        return self.members[name].begin(start).upload(None if closing else np.zeros(LENGTH))
+
+    def play(self, table: Table, names: Any = None, *, closing: bool = False) -> Any:
+        table.server.announce(closing=closing)
+        table.rounds._asked.setdefault(table.server.round, set())  # who is not named was not asked
+        for name in table.names if names is None else names:
+            self.fed.receive(self.make(table, name, closing=closing), sender=name)
+        return self.fed.close(table.number, closing=closing)
+
+    def crash(self) -> None:
+        self.fed = Federation.resume(self.fed.past(), self.plan, **self.options)
+
+    def first(self) -> Table:
+        self.fed.form(force=True)
+        return self.fed.rosters[0]
