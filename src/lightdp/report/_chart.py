@@ -129,13 +129,14 @@ def apart(heights: Sequence[float], height: float) -> list[float]:
     return [start + above * _LABEL for above, start in enumerate(starts)]
 
 
-def check_path(path: Path, name: str, suffixes: Sequence[str] = SUFFIXES) -> None:
+def check_path(path: Path, name: str, suffixes: Sequence[str] = SUFFIXES, *, overwrite: bool = False) -> None:
     """Refuse, before any work, a path to which no page or picture could be written, or that holds something else.
 
     Args:
         path: the file.
         name: what errors call it.
         suffixes: those it may have.
+        overwrite: whether it may be any file, which is then replaced.
 
     Raises:
         ArgumentError: it has another suffix, its folder does not exist, it is a folder, or a file that is no such page
@@ -147,7 +148,7 @@ def check_path(path: Path, name: str, suffixes: Sequence[str] = SUFFIXES) -> Non
         raise ArgumentError(f"{name} must lie in an existing folder, got {name}={str(path)!r}")
     if path.is_dir():
         raise ArgumentError(f"{name} must be a file, got the folder {name}={str(path)!r}")
-    if path.is_file() and not _is_ours(path):
+    if path.is_file() and not overwrite and not _is_ours(path):
         raise ArgumentError(f"{name} must be new, or a page or picture of lightdp, got {name}={str(path)!r}")
 
 
@@ -172,8 +173,7 @@ def save(chart: Chart, path: Path, name: str = "plot") -> None:
     Raises:
         ArgumentError: the suffix is another one, or the folder does not exist or refuses the file.
     """
-    check_path(path, name, [*PICTURES])
-    with whole(path, name) as file:
+    with whole(path, name, [*PICTURES]) as file:
         draw(chart, file)
 
 
@@ -183,9 +183,9 @@ def draw(chart: Chart, file: Path) -> None:
 
 
 @contextmanager
-def whole(path: Path, name: str) -> Iterator[Path]:
-    """A file to write that becomes `path` once it is whole; nothing is drawn for a path that cannot be written."""
-    check_path(path, name)
+def whole(path: Path, name: str, suffixes: Sequence[str], *, overwrite: bool = False) -> Iterator[Path]:
+    """A file to write that becomes `path` once it is whole; nothing is drawn for a path that `check_path` refuses."""
+    check_path(path, name, suffixes, overwrite=overwrite)
     try:
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".lightdp-") as folder:
             temporary = Path(folder) / path.name

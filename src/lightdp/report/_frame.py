@@ -24,7 +24,7 @@ import jinja2
 import vl_convert
 
 from lightdp._validate import rounded_down, rounded_up
-from lightdp.report._chart import FONT, HEAD, LOOK, PAGES, SUFFIXES, Chart, alt, check_path, draw, whole
+from lightdp.report._chart import FONT, HEAD, LOOK, PAGES, SUFFIXES, Chart, alt, draw, whole
 from lightdp.report._figures import printable
 from lightdp.report._packed import packed
 from lightdp.report._panel import Page, Panel
@@ -36,8 +36,9 @@ _DIGITS = 7  # of numbers in the data of charts
 
 
 def save_either(
-    path: Path, name: str, command: str | None, *, page: Callable[..., str], chart: Callable[[], Chart] | None
-) -> None:
+    path: Path, name: str, command: str | None, *, page: Callable[..., str], chart: Callable[[], Chart] | None,
+    overwrite: bool = False,
+) -> None:  # fmt: skip
     """Write a page if `path` ends in .html, and otherwise a picture: whole or not at all.
 
     The pages of lightdp beside a new page get a link to it; nothing else in them changes.
@@ -48,12 +49,13 @@ def save_either(
         command: the command line that makes it, which a page shows; None if it was not made by one.
         page: makes the text of the page, given `command` and `beside` for the frame.
         chart: makes the picture; None if there is none.
+        overwrite: whether it may replace any file.
 
     Raises:
-        ArgumentError: the suffix is another one, or the folder does not exist or refuses the file.
+        ArgumentError: the suffix is another one, the folder does not exist or refuses the file, or a file is there that
+            is no page or picture of lightdp and may not be replaced.
     """
-    check_path(path, name, SUFFIXES if chart is not None else PAGES)
-    with whole(path, name) as file:
+    with whole(path, name, SUFFIXES if chart is not None else PAGES, overwrite=overwrite) as file:
         if chart is None or path.suffix in PAGES:
             file.write_text(page(command=command, beside=beside(path)), encoding="utf-8", errors="replace")
         else:

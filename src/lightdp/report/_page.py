@@ -18,7 +18,9 @@ from lightdp.schemes import BUILT_IN
 _DOCS = "The log of a run"
 
 
-def save_runs(logs: Sequence[RunLog], path: Path, command: str | None = None) -> None:
+def save_runs(
+    logs: Sequence[RunLog], path: Path, command: str | None = None, *, name: str = "out", overwrite: bool = False
+) -> None:
     """Write runs in the format of the suffix of `path`: .html is the page, .png and .svg are its charts.
 
     The file is written whole or not at all. The page needs no network and no other file, and executes nothing that a
@@ -28,13 +30,19 @@ def save_runs(logs: Sequence[RunLog], path: Path, command: str | None = None) ->
         logs: the runs, in the order in which they are shown.
         path: the file.
         command: the command line that makes the page, which is shown on it.
+        name: what errors call `path`.
+        overwrite: whether it may replace a file that is no page or picture of lightdp.
 
     Raises:
-        ArgumentError: there are no logs, the suffix is another one, or the folder refuses the file.
+        ArgumentError: there are no logs, the suffix is another one, the folder refuses the file, or a file is there
+            that may not be replaced.
     """
     if not logs:
         raise ArgumentError("runs must be at least one, got none")
-    save_either(path, "out", command, page=lambda **frame: run_page(logs, **frame), chart=lambda: run_chart(logs))
+    save_either(
+        path, name, command, page=lambda **frame: run_page(logs, **frame), chart=lambda: run_chart(logs),
+        overwrite=overwrite,
+    )  # fmt: skip
 
 
 def run_page(logs: Sequence[RunLog], **frame: Any) -> str:  # noqa: ANN401  of the frame
