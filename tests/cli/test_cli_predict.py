@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from lightdp.cli import _output
 from lightdp.runlog import RunLog
 from lightdp.training import data, weights
 from lightdp.training.config import Config
@@ -125,6 +126,30 @@ def test_the_accuracy_on_held_out_rows_is_that_of_the_run(tmp_path: Path, run: R
     assert f"accuracy {accuracy:.2%} on {len(test)} rows: not private, a figure of these rows alone" in done.err
     assert done.out == "wrote out.csv\n"
     assert (tmp_path / "out.csv").read_text() == run("predict", "model.safetensors", "held.csv").out
+
+
+@pytest.mark.usefixtures("kept")
+def test_a_file_is_replaced_if_that_is_asked_for_and_else_never(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    out, wanted = tmp_path / "out.csv", run("predict", "model.safetensors", "t.csv").out
+    predict = ["predict", "model.safetensors", "t.csv", "--out", out]
+    out.write_text("my notes")
+    assert_refused(run(*predict), f"out must be a new file: overwrite replaces it, got out='{out}'")
+    with monkeypatch.context() as patched:  # as if it came after the check
+        patched.setattr(_output, "check", lambda *_, **__: None)
+        assert_refused(run(*predict), f"out must be a new file: overwrite replaces it, got out='{out}'")
+    assert out.read_text() == "my notes"
+    assert run(*predict, "--overwrite").code == 0
+    assert out.read_text() == wanted
+
+
+def test_a_folder_that_may_not_be_written_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    monkeypatch.setattr("os.access", lambda path, _: path != tmp_path)
+    refused = run("predict", "none.safetensors", "none.csv", "--out", tmp_path / "out.csv")
+    assert_refused(refused, f"out must be writable, got out='{tmp_path}/out.csv'")
 
 
 def test_labels_that_are_missing_or_unknown_are_said(run: Run, kept: Rows) -> None:

@@ -161,7 +161,7 @@ def test_what_is_left_of_a_killed_run_is_not_overwritten(tmp_path: Path, run: Ru
     [
         (".jsonl", "out must be new: it is no log"),
         (".checkpoint", "out must be new: it is of an interrupted run"),
-        (".html", "the page must be a new file: overwrite replaces it"),
+        (".html", "page must be a new file: overwrite replaces it, got page="),
     ],
 )
 def test_no_file_of_the_users_is_overwritten_unless_that_is_said(
@@ -192,18 +192,61 @@ def test_a_run_that_replaces_files_goes_on_by_the_same_command_with_resume(
     assert len(model.read_bytes()) > 100
 
 
+@pytest.mark.parametrize("overwrite", [[], ["--overwrite"]])
 def test_a_page_that_somebody_else_wrote_is_refused_before_a_run_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run, overwrite: list[str]
 ) -> None:
     out, page = tmp_path / "a.jsonl", tmp_path / "a.html"
     with monkeypatch.context() as patched:
         patched.setattr(step, "stepped", interrupt_after(2, step.stepped))
         assert run("run", *QUICK, "--out", out).code == 130
     page.write_text("my notes")
-    assert_refused(
-        run("run", *QUICK, "--out", out, "--resume"), "the page must be new, or a page or picture of lightdp"
-    )
-    assert page.read_text() == "my notes"
+    before = out.read_bytes()
+    refused = run("run", *QUICK, "--out", out, "--resume", *overwrite)
+    assert_refused(refused, "page must be new, or a page or picture of lightdp")
+    assert (page.read_text(), out.read_bytes()) == ("my notes", before)
+
+
+def test_an_old_page_stays_where_the_new_one_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    out, page = tmp_path / "a.jsonl", tmp_path / "a.html"
+    assert run("run", *QUICK, "--out", out).code == 0
+    before = page.read_bytes()
+
+    def full(*_: object, **__: object) -> str:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("lightdp.report._page.run_page", full)
+    done = run("run", *QUICK, "--out", out, "--overwrite")
+    assert done.code == 2
+    assert done.err.endswith(f"error: page must be writable, got page='{page}': No space left on device\n")
+    assert page.read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.checkpoint", "a.html", "a.jsonl"]
+
+
+@pytest.mark.parametrize("options", [["--overwrite"], ["--resume"], ["--resume", "--overwrite"]])
+def test_a_folder_in_the_place_of_the_page_is_refused_before_data_is_read(
+    tmp_path: Path, run: Run, options: list[str]
+) -> None:
+    page = tmp_path / "a.html"
+    page.mkdir()
+    refused = run("run", "--data", "missing.npz", "--out", tmp_path / "a.jsonl", *options)
+    assert_refused(refused, f"page must be writable, got page='{page}'")
+
+
+@pytest.mark.parametrize(
+    ("name", "option"), [("a.jsonl", "out"), ("a.html", "page"), ("a.pt", "save_model"), ("", "out")]
+)
+def test_files_and_folders_that_may_not_be_written_are_refused_before_data_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run, name: str, option: str
+) -> None:
+    if name:
+        (tmp_path / name).touch()
+    monkeypatch.setattr("os.access", lambda path, _: path != tmp_path / name)
+    files = ["--out", tmp_path / "a.jsonl", "--save-model", tmp_path / "a.pt"]
+    refused = run("run", "--data", "missing.npz", "--overwrite", *files)
+    assert_refused(refused, f"{option} must be writable, got {option}=")
 
 
 KILLED = """
@@ -293,6 +336,7 @@ def interrupt_after(rounds: int, real: Callable[..., State]) -> Callable[..., St
         (["--resume"], "resume needs the checkpoint"),
         (["--config", "absent.toml"], "config must be a readable TOML file"),
         (["--out", "absent/run.jsonl"], "out must be a .jsonl file in an existing folder"),
+        (["--out", "."], "out must be a .jsonl file in an existing folder, got out='.'"),
         (["--partition", "dirichlet:x"], "dirichlet"),
         (["--arrivals", "maybe"], "maybe"),
     ],
@@ -348,9 +392,9 @@ def test_a_model_is_kept_of_a_run_that_was_resumed_and_never_over_another(tmp_pa
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--save-model", "model.h5"], "save_model must be a file whose name ends in .safetensors or .pt"),
-        (["--save-model", "absent/model.pt"], "save_model must be writable, got save_model='absent/model.pt'"),
-        (["--save-model", "."], "save_model must be a file whose name ends in"),
+        (["--save-model", "model.h5"], "save_model must be a .safetensors or .pt file in an existing folder"),
+        (["--save-model", "absent/model.pt"], "save_model must be a .safetensors or .pt file in an existing folder"),
+        (["--save-model", "."], "save_model must be a .safetensors or .pt file"),
         (
             ["--start", "model.onnx"],
             "start must be a file whose name ends in .safetensors or .pt, got start='model.onnx'",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +16,8 @@ import typer
 
 from lightdp._files import durable
 from lightdp._validate import counted
-from lightdp.errors import ArgumentError, MissingExtraError
+from lightdp.cli import _output
+from lightdp.errors import MissingExtraError
 
 HELP = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
 
@@ -27,11 +27,12 @@ def command(
     model: Annotated[Path, typer.Argument(help="The model: a .safetensors file of a run on a table.")],
     table: Annotated[Path, typer.Argument(help="The rows: a .csv, .parquet or .npz file.")],
     out: Annotated[Path | None, typer.Option(help="Write the predictions to this new .csv file.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Let --out replace a file.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of CSV.")] = False,
 ) -> None:
     """Read both, predict, and write a line for each row."""
     if out is not None:
-        _check_out(out)  # before the work
+        _output.check("out", out, [".csv"], overwrite=overwrite)  # before the work
     try:
         from lightdp.training.predict import predict  # noqa: PLC0415  takes seconds to import
     except ImportError:
@@ -39,7 +40,7 @@ def command(
     found = predict(model, table)
     text = _csv(found)
     if out is not None:
-        _write(out, text)
+        _write(out, text, overwrite=overwrite)
     if as_json:
         typer.echo(json.dumps(_json(found), allow_nan=False))
         return
@@ -76,26 +77,10 @@ def _json(found: Any) -> dict[str, Any]:  # noqa: ANN401  likewise
     }
 
 
-def _check_out(out: Path) -> None:
-    """Refuse a file that could not be written, or would be overwritten.
-
-    Raises:
-        ArgumentError: its name ends otherwise, its folder is missing or not writable, or it is there already.
-    """
-    if out.suffix != ".csv" or not out.parent.is_dir() or not os.access(out.parent, os.W_OK):
-        raise ArgumentError(f"out must be a .csv file in a folder that can be written to, got out={str(out)!r}")
-    if out.exists():
-        raise _used(out)
-
-
-def _write(out: Path, text: str) -> None:
-    """The text in a new file, whole or not at all."""
+def _write(out: Path, text: str, *, overwrite: bool) -> None:
+    """The text in a file, whole or not at all; one that came since the check is not replaced unasked."""
     try:
-        with durable(out, replace=False) as file:
+        with durable(out, replace=overwrite) as file:
             file.write(text.encode())
     except FileExistsError:
-        raise _used(out) from None
-
-
-def _used(out: Path) -> ArgumentError:
-    return ArgumentError(f"out must be a new file, got out={str(out)!r}, which is there already")
+        raise _output.used("out", out) from None

@@ -7,15 +7,15 @@ Three files lie beside each other:
 - `run.checkpoint`, from which `--resume` goes on, with the same result as without an interruption;
 - `run.html`, the page of `lightdp report`, once the run has ended.
 
-`--save-model` keeps the model in one more. None of them replaces a file, unless `--overwrite` says so. A run that is
-killed at any moment goes on by `--resume`; only runs with real keys and noise (`--fidelity protocol`) cannot, since
-their noise must never be made twice. `--live` shows the log in the browser while it grows.
+`--save-model` keeps the model in one more. None of them replaces a file, unless `--overwrite` says so; with `--resume`,
+the page replaces an older one of lightdp. A run that is killed at any moment goes on by `--resume`; only runs with real
+keys and noise (`--fidelity protocol`) cannot, since their noise must never be made twice. `--live` shows the log in the
+browser while it grows.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -29,14 +29,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemaining
 
 from lightdp._settings import read_toml
 from lightdp._validate import counted, rounded_up
-from lightdp.cli import table
+from lightdp.cli import _output, table
 from lightdp.cli.options import command_line, with_settings
 from lightdp.errors import ArgumentError, MissingExtraError
 from lightdp.planning import page
 from lightdp.runlog import Line, Round, RunLog, refuse_used
 from lightdp.schemes import scheme
 from lightdp.training import data
-from lightdp.training.config import Config, weights_file
+from lightdp.training.config import WEIGHTS, Config
 from lightdp.training.fitting import fitted
 
 HELP = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
@@ -55,7 +55,7 @@ def _run(
     out: Annotated[Path, typer.Option(help="The log, as JSON lines; the page lies beside it.")] = Path("run.jsonl"),
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint beside the log.")] = False,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace files; with --resume, the model alone.")
+        bool, typer.Option("--overwrite", help="Replace files, whatever they hold; with --resume, the model alone.")
     ] = False,
     save_model: Annotated[
         Path | None, typer.Option(help="Keep the trained model: a new .safetensors or .pt file.")
@@ -71,20 +71,20 @@ def _run(
         chosen = Config(**given)
     except TypeError as error:
         raise ArgumentError(f"config has a value of the wrong type: {error}") from None
-    _check_out(out, resume=resume, overwrite=overwrite, report=report)
-    if save_model is not None:
-        _check_model(save_model, overwrite=overwrite)
+    page = _checked(out, save_model, resume=resume, overwrite=overwrite, report=report)
     _show(out, live=live, browser=browser)
     screen = Console(stderr=True)
     chosen, source = _fitted(chosen, given, screen)
     try:  # after the checks: they take seconds to import
-        from lightdp.report import run_tables, uploads  # noqa: PLC0415
+        from lightdp.report import check_path, run_tables, save_runs, uploads  # noqa: PLC0415
         from lightdp.training.simulator import Run  # noqa: PLC0415
     except ImportError:
         raise MissingExtraError("train", "lightdp run") from None
-    page = _page(out, overwrite=overwrite) if report else None
+    foreign = overwrite and not resume
+    if page is not None:
+        check_path(page, "page", overwrite=foreign)
     with screen.status("reading data"):
-        run = Run(chosen, out, resume=resume, overwrite=overwrite and not resume, dataset=source)
+        run = Run(chosen, out, resume=resume, overwrite=overwrite, dataset=source)
     if not as_json:
         _print_start(run)
     log = _finish(run, screen)
@@ -97,7 +97,7 @@ def _run(
         for sentence in (*uploads(log), *_advice(log), *log.outcome.statement):
             typer.echo(sentence)
     if page is not None:
-        _write(page, log, overwrite=overwrite)
+        save_runs([log], page, command_line(), name="page", overwrite=foreign)
     if not as_json:
         typer.echo(f"\nwrote {' and '.join(str(path) for path in (out, page, save_model) if path is not None)}")
 
@@ -140,63 +140,24 @@ def _fitted(chosen: Config, given: dict[str, Any], screen: Console) -> tuple[Con
     return fitted(chosen, source, given), source
 
 
-def _check_out(out: Path, *, resume: bool, overwrite: bool, report: bool) -> None:
-    """Refuse a log that could not be written, or that would overwrite a file.
+def _checked(out: Path, model: Path | None, *, resume: bool, overwrite: bool, report: bool) -> Path | None:
+    """The page beside the log, if there is to be one. Refuses files that cannot be written or are not to be replaced.
 
     Raises:
-        ArgumentError: `out` is no .jsonl file in an existing folder, or not writable; or it, its checkpoint or its page
-            are there already, and nobody asked to go on or to overwrite them.
-    """
-    if not out.parent.is_dir() or out.suffix != ".jsonl":
-        raise ArgumentError(f"out must be a .jsonl file in an existing folder, got out={str(out)!r}")
-    _check_file("out", out, overwrite=True)
-    if not resume and not overwrite:
-        refuse_used(out, out.with_suffix(".checkpoint"), name="out")
-        if report:
-            _check_file("the page", out.with_suffix(".html"), overwrite=False)
-
-
-def _page(out: Path, *, overwrite: bool) -> Path:
-    """The page beside a log; one that is there already must be ours, unless it may be overwritten."""
-    from lightdp.report import check_path  # noqa: PLC0415  takes seconds
-
-    page = out.with_suffix(".html")
-    if not overwrite:
-        check_path(page, "the page")
-    return page
-
-
-def _write(page: Path, log: RunLog, *, overwrite: bool) -> None:
-    """Write the page of a log."""
-    from lightdp.report import save_runs  # noqa: PLC0415  takes seconds
-
-    if overwrite:
-        page.unlink(missing_ok=True)
-    save_runs([log], page, command_line())
-
-
-def _check_model(path: Path, *, overwrite: bool) -> None:
-    """Refuse a file of weights that could not be written at the end.
-
-    Raises:
-        ArgumentError: its name ends otherwise, or as `_check_file` says.
+        ArgumentError: as `_output.check` says, or there is a log or a checkpoint and nobody asked to go on.
         MissingExtraError: safetensors is not installed.
     """
-    if weights_file("save_model", str(path)) == ".safetensors" and find_spec("safetensors") is None:
-        raise MissingExtraError("train", "a .safetensors file")
-    _check_file("save_model", path, overwrite=overwrite)
-
-
-def _check_file(name: str, path: Path, *, overwrite: bool) -> None:
-    """Refuse a file that could not be written, or would be overwritten.
-
-    Raises:
-        ArgumentError: its folder is missing, it is not writable, or it is there already.
-    """
-    if path.exists() and not overwrite:
-        raise ArgumentError(f"{name} must be a new file: overwrite replaces it, got {str(path)!r}")
-    if path.is_dir() or not path.parent.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise ArgumentError(f"{name} must be writable, got {name}={str(path)!r}")
+    _output.check("out", out, [".jsonl"], overwrite=True)
+    if not resume and not overwrite:
+        refuse_used(out, out.with_suffix(".checkpoint"), name="out")
+    page = out.with_suffix(".html") if report else None
+    if page is not None:
+        _output.check("page", page, [".html"], overwrite=resume or overwrite)
+    if model is not None:
+        _output.check("save_model", model, WEIGHTS, overwrite=overwrite)
+        if model.suffix == ".safetensors" and find_spec("safetensors") is None:
+            raise MissingExtraError("train", "a .safetensors file")
+    return page
 
 
 def _print_start(run: Any) -> None:  # noqa: ANN401
