@@ -3,6 +3,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import sys
+import zlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +17,7 @@ from lightdp.schemes import BUILT_IN
 from lightdp.stragglers import binomial, uniform
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 EXAMPLE: dict[str, Any] = {
@@ -30,6 +32,10 @@ EXAMPLE: dict[str, Any] = {
 SMALL = EXAMPLE | {"clients": 8, "colluders": 2, "stragglers": 2}
 LEVELS = ["paper", "exact", "repair"]
 NAMES = {scheme.name: scheme.label for scheme in BUILT_IN.values() if scheme.planned is not None}
+PNG = bytes.fromhex(  # one pixel
+    "89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b550000000a49444154789c6360"
+    "00000002000148afa4710000000049454e44ae426082"
+)
 SWEEPS = ["colluders", "stragglers", "epsilon"]
 KINDS = {"individual σ_U": "sigma_individual", "pairwise σ_K": "sigma_pairwise"}
 
@@ -155,11 +161,32 @@ def test_title_and_subtitle_say_what_is_drawn() -> None:
 
 def test_save_replaces_a_file_and_leaves_nothing_else(tmp_path: Path) -> None:
     file = tmp_path / "plan.svg"
-    file.write_text('<svg class="marks">old</svg>')
+    save(plan_chart(lightdp.plan(**SMALL, degree=4)), file)
+    before = file.read_bytes()
     save(plan_chart(lightdp.plan(**SMALL)), file)
     assert file.read_text(encoding="utf-8").startswith("<svg")
     assert len(file.read_text(encoding="utf-8")) > 5000
+    assert file.read_bytes() != before
     assert list(tmp_path.iterdir()) == [file]
+
+
+def chunks(png: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Kind and content of each part of a .png file, whose checksums must be right."""
+    at = 8
+    while at < len(png):
+        size = int.from_bytes(png[at : at + 4])
+        body, check = png[at + 4 : at + 8 + size], png[at + 8 + size : at + 12 + size]
+        assert zlib.crc32(body) == int.from_bytes(check)
+        yield body[:4], body[4:]
+        at += 12 + size
+
+
+def test_a_png_file_is_well_formed_and_says_whose_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "plan.png"
+    save(plan_chart(lightdp.plan(**SMALL)), file)
+    found = [*chunks(file.read_bytes())]
+    assert (found[0][0], found[1]) == (b"IHDR", (b"tEXt", b"Software\0lightdp"))
+    assert (b"tEXt", b"Software\0lightdp") not in chunks(PNG)
 
 
 def test_a_saved_file_has_the_mode_of_any_new_file(tmp_path: Path) -> None:
@@ -184,7 +211,7 @@ class Broken:
 @pytest.mark.parametrize(
     "error", [RuntimeError("renderer"), KeyboardInterrupt(), OSError(28, "No space left on device")]
 )
-@pytest.mark.parametrize("before", [None, '<svg class="marks"></svg>'])
+@pytest.mark.parametrize("before", [None, "<svg><!--lightdp--></svg>"])
 def test_a_failure_leaves_what_was_there_and_no_half_file(
     tmp_path: Path, error: BaseException, before: str | None
 ) -> None:
@@ -197,14 +224,21 @@ def test_a_failure_leaves_what_was_there_and_no_half_file(
     assert [path.read_text() for path in tmp_path.iterdir()] == ([] if before is None else [before])
 
 
-@pytest.mark.parametrize("suffix", [".html", ".svg", ".png"])
-def test_files_that_somebody_else_wrote_are_not_replaced(tmp_path: Path, suffix: str) -> None:
+@pytest.mark.parametrize(
+    ("suffix", "notes"),
+    [
+        (".html", b"<!doctype html><title>My notes about lightdp</title>"),
+        (".svg", b'<svg xmlns="http://www.w3.org/2000/svg" class="marks"><title>lightdp</title></svg>'),
+        (".png", PNG),
+    ],
+)
+def test_files_that_somebody_else_wrote_are_not_replaced(tmp_path: Path, suffix: str, notes: bytes) -> None:
     file, drawn = tmp_path / f"notes{suffix}", tmp_path / f"plan{suffix}"
-    file.write_text("my notes")
+    file.write_bytes(notes)
     plan = lightdp.plan(clients=5, colluders=1, stragglers=1, rounds=5, epsilon=3, delta=1e-5, calibration="exact")
-    with pytest.raises(ArgumentError, match=r"plot must be new, or a page or picture of lightdp, got plot=.*notes"):
+    with pytest.raises(ArgumentError, match=r"plot must be new, or a page or picture of lightdp: remove .*notes"):
         save_plan(plan, file)
-    assert file.read_text() == "my notes"
+    assert file.read_bytes() == notes
     for _ in range(2):  # our own are
         save_plan(plan, drawn)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+import zlib
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -48,9 +49,15 @@ PICTURES: dict[str, dict[str, Any]] = {
 }
 PAGES = (".html",)
 SUFFIXES = (*PAGES, *PICTURES)
-_BEGINS = {".html": b"<meta name=lightdp ", ".svg": b'class="marks"', ".png": b"\x89PNG"}  # in the head of a file
+_TEXT = b"tEXtSoftware\0lightdp"
+_MARKS = {
+    ".html": b"<meta name=lightdp ",
+    ".svg": b"<!--lightdp-->",
+    ".png": (len(_TEXT) - 4).to_bytes(4) + _TEXT + zlib.crc32(_TEXT).to_bytes(4),  # a chunk
+}
 HEAD = 2000
-"""Bytes at the start of a page in which its kind and title stand."""
+"""Bytes at the start of a file in which its mark stands, and of a page its kind and title."""
+_IHDR_ENDS = 33  # of a .png file
 _LABEL = 13.0  # pixels between two names at the ends of lines
 _LONGEST = 200  # pixels of a name
 
@@ -149,17 +156,20 @@ def check_path(path: Path, name: str, suffixes: Sequence[str] = SUFFIXES, *, ove
     if path.is_dir():
         raise ArgumentError(f"{name} must be a file, got the folder {name}={str(path)!r}")
     if path.is_file() and not overwrite and not _is_ours(path):
-        raise ArgumentError(f"{name} must be new, or a page or picture of lightdp, got {name}={str(path)!r}")
+        raise ArgumentError(
+            f"{name} must be new, or a page or picture of lightdp: remove this file or choose another name, "
+            f"got {name}={str(path)!r}"
+        )
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether a file begins as those that are written here do; an empty one may be filled."""
+    """Whether a file has the mark of those that are written here; an empty one may be filled."""
     try:
         with path.open("rb") as file:
             head = file.read(HEAD)
     except OSError:
         return True  # whoever writes will say why not
-    return not head or _BEGINS[path.suffix] in head
+    return not head or _MARKS[path.suffix] in head
 
 
 def save(chart: Chart, path: Path, name: str = "plot") -> None:
@@ -178,8 +188,11 @@ def save(chart: Chart, path: Path, name: str = "plot") -> None:
 
 
 def draw(chart: Chart, file: Path) -> None:
-    """A chart into a file that `whole` gave."""
+    """A chart into a file that `whole` gave, with the mark by which it may be replaced later."""
     chart.save(str(file), **PICTURES[file.suffix])
+    drawn = file.read_bytes()
+    head = _IHDR_ENDS if file.suffix == ".png" else drawn.index(b">") + 1
+    file.write_bytes(drawn[:head] + _MARKS[file.suffix] + drawn[head:])
 
 
 @contextmanager
