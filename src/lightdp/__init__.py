@@ -24,6 +24,7 @@ them, as their docstrings describe it.
 | `Identity`, `Pins` | long-lived keys, and whose keys a client trusts | |
 | `Config`, `Dataset` | settings and data of a simulated training | |
 | `Run` | a simulated training | train |
+| `predict` | a model that was kept, on the rows of a table | train |
 | `flower` | the Flower mod and strategy | flower |
 | `errors` | exceptions and their codes | |
 | `LightDPError`, ... | the exceptions themselves | |
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from lightdp.protocol import Aggregate, Client, File, Server
     from lightdp.training.config import Config
     from lightdp.training.data import Dataset
+    from lightdp.training.predict import predict
     from lightdp.training.simulator import Run
     from lightdp.wire import digest
 
@@ -60,11 +62,11 @@ __all__ = [
     "Aggregate", "ArgumentError", "Audit", "BudgetError", "Client", "Config", "Dataset", "Federation", "File",
     "Identity", "InfeasibleError", "LightDPError", "Member", "MissingExtraError", "Odometer", "Pins", "Plan",
     "ProtocolError", "Request", "Run", "Server", "WireError", "audit", "digest", "errors", "flower", "plan",
-    "plan_per_client",
+    "plan_per_client", "predict",
 ]  # fmt: skip
 _HOME = {
     "Odometer": "accountant", "Identity": "keys", "Pins": "keys", "Config": "training.config",
-    "Dataset": "training.data", "Run": "training.simulator", "digest": "wire",
+    "Dataset": "training.data", "Run": "training.simulator", "digest": "wire", "predict": "training.predict",
     **dict.fromkeys(("Audit", "audit"), "auditing"),
     **dict.fromkeys(("Plan", "Request", "plan", "plan_per_client"), "planning"),
     **dict.fromkeys(("Federation", "Member"), "federation"),

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import torch
 
+import lightdp
 from lightdp.cli import _output
 from lightdp.runlog import RunLog
 from lightdp.training import data, weights
 from lightdp.training.config import Config
 from lightdp.training.data import Layout, Schema, _columns, _table
 from lightdp.training.data._own import Owners
-from lightdp.training.predict import predict
 from lightdp.training.simulator import Run as Training
 from support.command_line import assert_refused
 
@@ -233,7 +233,7 @@ def test_heart_has_facts_and_an_own_module_none_of_a_built_in_model(tmp_path: Pa
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(heart.schema.width, 2))
     training = Training(Config(**small), tmp_path / "heart.jsonl", dataset=heart, module=net)
     training.save(tmp_path / "own.safetensors")
-    training.save(tmp_path / "own.pt")
+    training.save("own.pt")
     assert Schema.from_dict(json.loads(weights.read(tmp_path / "own.safetensors").facts["table"])) == heart.schema
     save("new.csv", [{"age": "50"}])
     assert_refused(run("predict", "own.safetensors", "new.csv"), "must be one that lightdp builds", "an own module")
@@ -359,8 +359,8 @@ def test_a_schema_is_as_it_was_written() -> None:
 
 
 @pytest.mark.usefixtures("kept")
-def test_python_gives_what_the_command_writes(tmp_path: Path, run: Run) -> None:
-    found = predict(tmp_path / "model.safetensors", tmp_path / "t.csv")
+def test_python_gives_what_the_command_writes_and_takes_paths_as_text(run: Run) -> None:
+    found = lightdp.predict("model.safetensors", "t.csv")
     lines = [*csv.reader(io.StringIO(run("predict", "model.safetensors", "t.csv").out))][1:]
     assert [line[0] for line in lines] == found.names
     assert found.labelled == len(lines)

@@ -69,19 +69,19 @@ class _Kept:
     module: torch.nn.Module
 
 
-def predict(model: Path, table: Path) -> Predictions:
+def predict(model: Path | str, table: Path | str) -> Predictions:
     r"""Classes of the rows of a table, by a model that a run on another table has kept.
 
-    >>> from lightdp.training.config import Config
-    >>> from lightdp.training.simulator import Run
+    >>> import lightdp
     >>> settings = {"clients": 4, "colluders": 1, "stragglers": 1, "rounds": 3, "epsilon": 8.0}
     >>> _ = Path("columns.toml").write_text('age = [0, 100]', encoding="utf-8")
     >>> _ = Path("old.csv").write_text("age,sick\n" + "20,no\n80,yes\n" * 40, encoding="utf-8")
     >>> _ = Path("new.csv").write_text("age\n90\n", encoding="utf-8")
-    >>> run = Run(Config(data="old.csv", label="sick", columns="columns.toml", **settings), Path("old.jsonl"))
+    >>> config = lightdp.Config(data="old.csv", label="sick", columns="columns.toml", **settings)
+    >>> run = lightdp.Run(config, "old.jsonl")
     >>> _ = run.finish()
-    >>> run.save(Path("old.safetensors"))
-    >>> predict(Path("old.safetensors"), Path("new.csv")).names
+    >>> run.save("old.safetensors")
+    >>> lightdp.predict("old.safetensors", "new.csv").names
     ['yes']
 
     Args:
@@ -94,9 +94,9 @@ def predict(model: Path, table: Path) -> Predictions:
             wrong.
         MissingExtraError: Parquet without pyarrow.
     """
-    kept = _read(model)
+    kept = _read(Path(model))
     schema = kept.schema
-    cells = rows("table", table, schema)
+    cells = rows("table", Path(table), schema)
     encoded, unscaled = schema.encoded(cells)
     raw = torch.from_numpy(encoded)
     at = [place for _, place in unscaled]

@@ -86,7 +86,7 @@ class Run:
     >>> run = lightdp.Run(config, Path("mine.jsonl"), dataset=mine, module=net)
     >>> run.finish().data, run.model is net
     ('mine', True)
-    >>> run.save(Path("mine.pt"))
+    >>> run.save("mine.pt")
     >>> again = lightdp.Config(clients=5, colluders=1, stragglers=1, rounds=3, epsilon=8.0, start="mine.pt")
     >>> lightdp.Run(again, Path("again.jsonl"), dataset=mine, module=net).identity["start"]["file"]
     'mine.pt'
@@ -187,7 +187,7 @@ class Run:
         file = weights.read(path)
         return identity.of_start(file, weights.begin(self.model, file, classes))
 
-    def save(self, path: Path, *, overwrite: bool = False) -> None:
+    def save(self, path: Path | str, *, overwrite: bool = False) -> None:
         """Keep the model in a file, with the weights that `evaluate` evaluates.
 
         Guarantee: the file is whole or not there, also after a crash, and never replaces another unasked.
@@ -204,6 +204,7 @@ class Run:
         Raises:
             ArgumentError: the name ends otherwise, or there is such a file that may not be replaced.
         """
+        path = Path(path)
         gradients.assign(self.model, self.state.average)
         found = bounds.facts(self.bounds)
         facts = {} if found is None else {"bounds": json.dumps(found)}
