@@ -218,12 +218,21 @@ def test_other_data_and_changed_copies_have_no_facts(tmp_path: Path) -> None:
     assert heart.schema is not None
     assert digits.schema is None
     other = dataclasses.replace(heart, train_x=heart.train_x * np.float32(0.5))  # no longer what the schema says
-    assert other.schema is None
     for name, source in (("digits", digits), ("other", other)):
         training = Training(Config(**small), tmp_path / f"{name}.jsonl", dataset=source)  # type: ignore[arg-type]
         training.finish()
         training.save(tmp_path / f"{name}.safetensors")
         assert weights.read(tmp_path / f"{name}.safetensors").facts == {}
+
+
+@pytest.mark.parametrize("name", ["train_x", "test_x", "train_y", "test_y"])
+def test_a_copy_keeps_its_schema_unless_records_or_labels_are_others(name: str) -> None:
+    heart = data.load("heart")
+    renamed = dataclasses.replace(heart, name="mine", train_client=None, test_client=None, client_names=())
+    assert renamed.schema == heart.schema is not None
+    other = dataclasses.replace(renamed, **{name: getattr(heart, name)[::-1]})
+    assert other.schema is None
+    assert dataclasses.replace(other, name="again").schema is None
 
 
 def test_heart_has_facts_and_an_own_module_none_of_a_built_in_model(tmp_path: Path, run: Run) -> None:

@@ -15,6 +15,7 @@ import torch
 from lightdp.errors import ArgumentError
 from lightdp.runlog import RunLog
 from lightdp.training.config import Config
+from lightdp.training.data import load
 from lightdp.training.simulator import Run
 from support.toy_runs import QUICK, blobs, played
 
@@ -220,6 +221,16 @@ def test_resume_takes_the_same_data_and_module_under_other_names_and_weights(tmp
     assert lines_of(resumed) == lines_of(whole)
     assert resumed.data == "toy"
     assert resumed.model == "torch.nn.modules.container.Sequential"
+
+
+def test_what_is_said_of_a_table_beside_its_arrays_makes_no_other_data(tmp_path: Path) -> None:
+    path, heart = tmp_path / "run.jsonl", load("heart")
+    assert heart.schema is not None
+    plain = dataclasses.replace(heart, encoded=None)  # as the checkpoint of an earlier version knows it
+    lines = Run(Config(**QUICK), path, dataset=plain).lines()
+    next(lines)
+    lines.close()  # type: ignore[attr-defined]
+    assert Run(Config(**QUICK), path, resume=True, dataset=heart).finish().ended is not None
 
 
 @pytest.mark.parametrize(

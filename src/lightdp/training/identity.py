@@ -22,7 +22,7 @@ Identity = Mapping[str, Mapping[str, Any] | None]
 
 
 def of_dataset(source: Dataset) -> dict[str, str]:
-    """Its name, and a SHA-256 of all that it holds: of each array its name, type and shape, and then its bytes.
+    """Its name, and a SHA-256 of what it holds: of each array its name, type and shape, and then its bytes.
 
     >>> x, y = np.zeros((4, 3), np.float32), np.array([0, 1, 0, 1])
     >>> one, two = (Dataset(name, x, x, y, y, classes=2) for name in ("one", "two"))
@@ -40,7 +40,7 @@ def of_dataset(source: Dataset) -> dict[str, str]:
         if isinstance(value, np.ndarray) and not value.dtype.hasobject:
             digest.update(f"{field.name} {value.dtype.str} {value.shape}\n".encode())
             digest.update(np.ascontiguousarray(value).data)
-        elif field.name not in ("name", "schema") and value not in (None, ()):  # what most data sets do not have
+        elif field.name not in ("name", "encoded") and value not in (None, ()):  # what most data sets do not have
             digest.update(f"{field.name} {value!r}\n".encode())
     return {"name": source.name, "digest": digest.hexdigest()}
 

@@ -39,4 +39,4 @@ def load(layout: _own.Layout) -> Dataset:
     fraction = _HELD_OUT if layout.test_fraction is None else layout.test_fraction
     chosen = _own.Layout(label=_LABEL, client_column=_CLIENT, test_fraction=fraction)
     found = _own.dataset("heart", chosen, table, features)
-    return dataclasses.replace(found, notes=()).with_schema(found.schema)
+    return dataclasses.replace(found, notes=())

@@ -54,8 +54,8 @@ class Dataset:
         unscaled: names and places of features that are numbers of any size, NaN where one is missing, whose bounds the
             first rounds of a run find (E6).
         notes: what to know of the data, in plain words.
-        schema: how rows of a table became these features, by public knowledge, which a file of the model says as well
-            (`Run.save`). None for all else: a copy by `dataclasses.replace`, which may have other features, has none.
+        encoded: how rows of a table became features and labels, by public knowledge, and the arrays of these: those of
+            training and test records, and their labels. None for all else.
 
     Raises:
         ArgumentError: an array has another type or shape, or a value is out of range; the message names it.
@@ -73,13 +73,19 @@ class Dataset:
     train_person: NDArray[np.int64] | None = None
     unscaled: tuple[tuple[str, int], ...] = ()
     notes: tuple[str, ...] = ()
-    schema: Schema | None = dataclasses.field(default=None, init=False)
+    encoded: tuple[Schema, tuple[NDArray[Any], ...]] | None = dataclasses.field(default=None, repr=False)
 
-    def with_schema(self, schema: Schema | None) -> Dataset:
-        """The same data, which came from a table in this way."""
-        result = dataclasses.replace(self)
-        object.__setattr__(result, "schema", schema)
-        return result
+    @property
+    def schema(self) -> Schema | None:
+        """How rows of a table became these records, which a file of the model says as well (`Run.save`).
+
+        Guarantee: None if one of the arrays is not the one that was made so, as it may be in a changed copy.
+        """
+        if self.encoded is None:
+            return None
+        schema, made = self.encoded
+        arrays = self.train_x, self.test_x, self.train_y, self.test_y
+        return schema if all(one is other for one, other in zip(made, arrays, strict=True)) else None
 
     def __post_init__(self) -> None:
         integer("classes", self.classes, 2)

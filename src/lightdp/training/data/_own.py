@@ -201,11 +201,11 @@ def dataset(name: str, layout: Layout, table: _table.Table, features: dict[str, 
     notes += [remark for each in chosen if (remark := each.remark(table[each.name][train])) is not None]
     if len(classes) < 2:
         raise ArgumentError(f"label must have 2 or more classes, got label={label!r} with {classes[0]!r} alone")
-    found = Dataset(
-        name=name, train_x=x[train], test_x=x[test], train_y=y[train], test_y=y[test], classes=len(classes),
-        unscaled=unscaled, notes=tuple(notes), **owners.fields(train, test),
+    arrays = x[train], x[test], y[train], y[test]
+    return Dataset(
+        name, *arrays, classes=len(classes), unscaled=unscaled, notes=tuple(notes), **owners.fields(train, test),
+        encoded=None if features is None else (schema, arrays),  # statistics of records stay out of files
     )  # fmt: skip
-    return found if features is None else found.with_schema(schema)  # statistics of records stay out of files
 
 
 def _labels(layout: Layout, table: _table.Table) -> tuple[str, _table.Column]:
