@@ -6,6 +6,8 @@ import csv
 import dataclasses
 import io
 import json
+import math
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +17,7 @@ import torch
 import lightdp
 from lightdp.cli import _output
 from lightdp.runlog import RunLog
-from lightdp.training import data, weights
+from lightdp.training import data, models, weights
 from lightdp.training.config import Config
 from lightdp.training.data import Layout, Schema, _columns, _table
 from lightdp.training.data._own import Owners
@@ -162,14 +164,15 @@ def test_labels_that_are_missing_or_unknown_are_said(run: Run, kept: Rows) -> No
 
 
 @pytest.mark.usefixtures("kept")
-def test_a_row_is_moved_to_the_bounds_however_far_it_is(run: Run) -> None:
+def test_a_row_is_moved_to_the_bounds_however_far_it_is(tmp_path: Path, run: Run) -> None:
+    bounds = json.loads(weights.read(tmp_path / "model.safetensors").facts["bounds"])["crp"]
     rows = [{"age": "200", "sex": "?", "chol": "-3", "crp": "1e30"}, {"age": "80", "sex": "", "chol": "100", "crp": ""}]
     save("far.csv", rows[:1])
     save("near.csv", [rows[1] | {"crp": "1e6"}])
     far, near = run("predict", "model.safetensors", "far.csv"), run("predict", "model.safetensors", "near.csv")
     assert far.out == near.out
     assert "age: 1 of 1 value moved to the bounds 20 and 80" in far.err
-    assert "crp: 1 of 1 value moved to the bounds" in far.err
+    assert f"crp: 1 of 1 value moved to the bounds {bounds['low']:g} and {bounds['high']:g}\n" in far.err
 
 
 def test_parquet_and_arrays_are_read_as_text_is(tmp_path: Path, run: Run, kept: Rows) -> None:
@@ -309,24 +312,41 @@ def changed(path: Path, table: Any = None, bounds: Any = None, **tensors: torch.
         ({"table": "[" * 100000}, ["model must say how rows become features"]),
         ({"table": "[]"}, ["not a label, two classes"]),
         ({"table": lambda told: told | {"classes": ["a"]}}, ["not a label, two classes"]),
-        ({"table": lambda told: told | {"classes": ["a", "a"]}}, ["its classes are not different texts"]),
-        ({"table": lambda told: told | {"classes": ["a", 1]}}, ["its classes are not different texts"]),
-        ({"table": lambda told: told | {"classes": ["a", "\ud800"]}}, ["surrogates not allowed"]),
-        ({"table": lambda told: told | {"columns": told["columns"] * 2}}, ["its columns are not different texts"]),
+        *[
+            ({"table": lambda told, classes=classes: told | {"classes": classes}}, ["its classes are not different"])
+            for classes in (["a", "a"], ["a", 1], ["a", "\ud800"], ["a", "b\nc"])
+        ],
+        ({"table": lambda told: told | {"label": "\x1b[2J"}}, ["its columns are not different printable texts"]),
+        ({"table": lambda told: told | {"columns": told["columns"] * 2}}, ["its columns are not different"]),
         ({"table": lambda told: told | {"columns": [{"name": "age", "kind": "number"}]}}, ["it has a column"]),
-        (
-            {"table": lambda told: told | {"columns": [told["columns"][2] | {"low": float("nan")}]}},
-            ["it has a column"],
-        ),
+        *[
+            (
+                {"table": lambda told, bounds=bounds: told | {"columns": [told["columns"][2] | bounds]}},
+                ["it has a column"],
+            )
+            for bounds in ({"low": math.nan}, {"low": -math.inf}, {"high": math.inf}, {"high": 1e31}, {"high": 20.0})
+        ],
+        *[
+            (
+                {"table": lambda told, values=values: told | {"columns": [told["columns"][1] | {"values": values}]}},
+                ["its values are not different printable texts"],
+            )
+            for values in (["f", "f"], ["f", "m\x1b[2J"])
+        ],
         ({"table": lambda told: told | {"columns": told["columns"][:2]}}, ["must have weights for 4 features"]),
         ({"table": lambda told: told | {"classes": [str(i) for i in range(999)]}}, ["7 features and 999 classes"]),
         ({"table": lambda told: told | {"model": "forest"}}, ["model must be one of", "forest"]),
         ({"table": lambda told: told | {"model": "cnn"}}, ["model cnn needs images"]),
         ({"table": lambda told: told | {"model": None}}, ["an own module"]),
         ({"bounds": "{}"}, ["must have the bounds of its private columns", "crp", "before they were found"]),
-        ({"bounds": lambda told: {"crp": told["crp"] | {"low": 1e9}}}, ["its bounds of crp are none"]),
+        ({"bounds": lambda told: {"crp": told["crp"] | {"low": 1e9}}}, ["its bounds of 'crp' are none"]),
+        ({"bounds": lambda told: {"crp": told["crp"] | {"high": 2.0**41}}}, ["its bounds of 'crp' are none"]),
+        ({"bounds": lambda told: {"crp": told["crp"] | {"low": -(2.0**41)}}}, ["its bounds of 'crp' are none"]),
         ({"bounds": "3"}, ["its bounds"]),
         ({"1.bias": torch.tensor([0.0, float("nan")])}, ["must have finite weights"]),
+        ({"1.bias": torch.zeros(2).to(torch.float8_e4m3fn)}, ["must have finite weights of float16, bfloat16"]),
+        ({"1.bias": torch.zeros(2, dtype=torch.int64)}, ["must have finite weights of float16, bfloat16"]),
+        ({"1.bias": torch.full((2,), 1e300, dtype=torch.float64)}, ["model must give finite scores"]),
         ({"1.bias": torch.zeros(3)}, ["must have weights for 7 features and 2 classes"]),
         ({"2.bias": torch.zeros(3)}, ["must have weights for 7 features and 2 classes"]),
     ],
@@ -334,6 +354,40 @@ def changed(path: Path, table: Any = None, bounds: Any = None, **tensors: torch.
 def test_files_that_were_changed_end_in_one_line(
     tmp_path: Path, run: Run, change: dict[str, Any], words: list[str]
 ) -> None:
+    written(tmp_path / "model.safetensors")
+    save("new.csv", visits(4 * 3))
+    assert run("predict", "model.safetensors", "new.csv").code == 0
+    made = changed(tmp_path / "model.safetensors", **change)
+    assert_refused(run("predict", made, "new.csv"), *words)
+
+
+def test_no_model_is_built_that_is_larger_than_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    save("new.csv", visits(4 * 3))
+    written(tmp_path / "model.safetensors")
+    made = changed(tmp_path / "model.safetensors", lambda told: told | {"classes": [str(i) for i in range(999)]})
+    monkeypatch.setattr(models, "build", None)
+    assert_refused(run("predict", made, "new.csv"), "must have weights for 7 features and 999 classes")
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64])
+def test_weights_of_other_precision_are_used(tmp_path: Path, run: Run, kind: torch.dtype) -> None:
+    written(tmp_path / "model.safetensors")
+    save("new.csv", visits(4 * 3))
+    made = changed(tmp_path / "model.safetensors", **{"1.weight": torch.ones(2, 7, dtype=kind)})
+    assert run("predict", made, "new.csv").out == run("predict", "model.safetensors", "new.csv").out
+
+
+def test_without_torch_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    monkeypatch.delitem(sys.modules, "lightdp.training.predict", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    refused = run("predict", "model.safetensors", "new.csv")
+    assert_refused(refused, "lightdp predict needs an extra; from a clone: pip install '.[train]'")
+
+
+def written(path: Path) -> None:
+    """A model of ones, as a run keeps one."""
     columns = [
         {"name": "crp", "kind": "private", "missing": True},
         {"name": "sex", "kind": "category", "values": ["f", "m"], "missing": False},
@@ -345,11 +399,7 @@ def test_files_that_were_changed_end_in_one_line(
         "bounds": json.dumps({"crp": {"low": 2.0, "high": 128.0, "clear": True}}),
     }
     tensors = {"1.weight": torch.ones(2, 7), "1.bias": torch.zeros(2)}
-    weights.write(tmp_path / "model.safetensors", tensors, facts=facts)
-    save("new.csv", visits(4 * 3))
-    assert run("predict", "model.safetensors", "new.csv").code == 0
-    made = changed(tmp_path / "model.safetensors", **change)
-    assert_refused(run("predict", made, "new.csv"), *words)
+    weights.write(path, tensors, facts=facts)
 
 
 # --- the schema ---

@@ -252,6 +252,10 @@ WRONG: dict[str, tuple[str | bytes, str, list[str], list[str]]] = {
         text(column(rows(60), "sick", lambda i: "?" if i == 4 else "no")), COLUMNS, OWN,
         ["label must have a value in every row", "1 missing cell, the first in row 5"],
     ),
+    "line break in a class": (
+        text(column(rows(60), "sick", lambda i: '"a\nb"' if i % 2 else "c")), COLUMNS, OWN,
+        ["label must have printable classes", r"'a\nb' in 'sick'"],
+    ),
     "one class": (text(column(rows(60), "sick", "no")), COLUMNS, OWN, ["2 or more classes", "'no' alone"]),
     "label is a number": (text(rows(60)), COLUMNS, ["--label", "age", "--columns", "columns.toml"], ["columns must"]),
     "label is an id": (
@@ -316,6 +320,7 @@ WRONG: dict[str, tuple[str | bytes, str, list[str], list[str]]] = {
     "no values": (*with_columns("sex = []"), ["got sex = []"]),
     "value twice": (*with_columns('sex = ["f", "f"]'), ["each once", "sex = ['f', 'f']"]),
     "empty value": (*with_columns('sex = ["f", ""]'), ["none empty", "sex = ['f', '']"]),
+    "line break in a value": (*with_columns(r'sex = ["f", "a\nb"]'), ["printable values", r"sex = ['f', 'a\nb']"]),
     "bounds for texts": (*with_columns("sex = [0, 1]"), ["'sex', whose row 1 is no number", "'f'"]),
     "values that never occur": (*with_columns('sex = ["female", "male"]'), ["values that occur", "sex ="]),
     "bounds that nothing reaches": (*with_columns("chol = [2, 9]"), ["got chol = [2, 9]"]),

@@ -137,6 +137,25 @@ def facts(bounds: Sequence[Bounds]) -> dict[str, dict[str, Any]] | None:
     return {name: {"low": low, "high": high, "clear": clear} for name, low, high, clear in bounds} or None
 
 
+def of_facts(written: object) -> dict[str, Bounds]:
+    """Bounds by column, as `facts` wrote them.
+
+    Args:
+        written: what a file says.
+
+    Raises:
+        ValueError: it is something else, or bounds that no rounds could find.
+    """
+    result = {}
+    for name, told in written.items() if isinstance(written, dict) else [("columns", written)]:
+        match told:
+            case {"low": float(low), "high": float(high), "clear": bool(clear)} if EDGES[0] <= low < high <= EDGES[-1]:
+                result[name] = Bounds(name, low, high, clear)
+            case _:
+                raise ValueError(f"its bounds of {name!r} are none")
+    return result
+
+
 def rounds(config: Config, source: Dataset) -> int:
     """How many of the first rounds find bounds: 0 where all are known.
 

@@ -29,6 +29,8 @@ except ImportError:
 
 from collections.abc import Iterator
 
+EVALUATION_BATCH = 2000
+"""Records that a model is given at once where it learns nothing; with other numbers, sums may be rounded otherwise."""
 _BATCH = 512  # records whose features are made at once
 _PARTS = (1, 8, 8, 64)  # channels normalised together: order 0, order 1 at two scales, order 2
 _FLOOR = 1e-7  # added to variances; order 2 has little on photographs, so the usual 1e-5 would mute it

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,12 +17,11 @@ from numpy.typing import NDArray
 
 from lightdp._validate import counted
 from lightdp.errors import ArgumentError
-from lightdp.training import models, weights
+from lightdp.training import bounds, models, weights
 from lightdp.training.bounds import Bounds, Unscaled
-from lightdp.training.data import Schema, rows
+from lightdp.training.data import Schema, read_for
 
-_BATCH = 2000  # rows at once, as in `Run.evaluate`, so that sums are rounded alike
-_LARGEST = 2.0**40  # of a bound that was found
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,13 +94,13 @@ def predict(model: Path | str, table: Path | str) -> Predictions:
     """
     kept = _read(Path(model))
     schema = kept.schema
-    cells = rows("table", Path(table), schema)
+    cells = read_for(Path(table), schema)
     encoded, unscaled = schema.encoded(cells)
     raw = torch.from_numpy(encoded)
     at = [place for _, place in unscaled]
     x = Unscaled(at, raw[:, at].clone()).scaled(raw, [kept.found[name] for name, _ in unscaled])
     with torch.no_grad():
-        scores = torch.cat([kept.module(part) for part in x.split(_BATCH)])
+        scores = torch.cat([kept.module(part) for part in x.split(models.EVALUATION_BATCH)])
     if not bool(torch.isfinite(scores).all()):
         raise ArgumentError(f"model must give finite scores, got others from model={str(model)!r}")
     places = scores.argmax(dim=1).numpy()
@@ -139,7 +137,7 @@ def _read(path: Path) -> _Kept:
     try:
         told = json.loads(file.facts["table"])
         schema = Schema.from_dict(told)
-        found = _bounds(json.loads(file.facts.get("bounds", "{}")))
+        found = bounds.of_facts(json.loads(file.facts.get("bounds", "{}")))
     except (ValueError, RecursionError) as error:
         why = " ".join(str(error).split())
         raise ArgumentError(f"model must say how rows become features, got model={str(path)!r}: {why}") from None
@@ -167,19 +165,8 @@ def _module(path: Path, name: str, schema: Schema, file: weights.File) -> torch.
     if result is None or fits != {key: value.shape for key, value in file.tensors.items()}:
         made = f"{counted(schema.width, 'feature')} and {len(schema.classes)} classes"
         raise ArgumentError(f"model must have weights for {made}, got others in model={str(path)!r}")
-    if not all(value.is_floating_point() and bool(value.isfinite().all()) for value in file.tensors.values()):
-        raise ArgumentError(f"model must have finite weights, got others in model={str(path)!r}")
+    if not all(value.dtype in _FLOATS and bool(value.isfinite().all()) for value in file.tensors.values()):
+        wanted = "finite weights of float16, bfloat16, float32 or float64"
+        raise ArgumentError(f"model must have {wanted}, got others in model={str(path)!r}")
     result.load_state_dict(dict(file.tensors))
-    return result
-
-
-def _bounds(written: Any) -> dict[str, Bounds]:  # noqa: ANN401  from JSON
-    """The bounds that a file has, by column; a ValueError where they are none."""
-    result = {}
-    for name, told in written.items() if isinstance(written, dict) else [("bounds", written)]:
-        match told:
-            case {"low": float(low), "high": float(high), "clear": bool(clear)} if -_LARGEST <= low < high <= _LARGEST:
-                result[name] = Bounds(name, low, high, clear)
-            case _:
-                raise ValueError(f"its bounds of {name} are none")
     return result

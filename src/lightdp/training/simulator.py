@@ -410,7 +410,7 @@ class Run:
         gradients.assign(self.model, (self.state if state is None else state).average)
         hits, loss = 0, 0.0
         with torch.no_grad():
-            for x, y in zip(self.test_x.split(2000), self.test_y.split(2000), strict=True):
+            for x, y in self._test_pieces():
                 scores = self.model(x)
                 hits += int((scores.argmax(dim=1) == y).sum())
                 loss += float(torch.nn.functional.cross_entropy(scores, y, reduction="sum"))
@@ -423,9 +423,13 @@ class Run:
             return None
         gradients.assign(self.model, self.state.average)
         with torch.no_grad():
-            pieces = zip(self.test_x.split(2000), self.test_y.split(2000), strict=True)
-            right = torch.cat([self.model(x).argmax(dim=1) == y for x, y in pieces]).cpu().numpy()
+            right = torch.cat([self.model(x).argmax(dim=1) == y for x, y in self._test_pieces()]).cpu().numpy()
         return {name: float(right[held == at].mean()) for at, name in enumerate(names) if (held == at).any()}
+
+    def _test_pieces(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Test records and their labels, as many at once as the model is given."""
+        size = models.EVALUATION_BATCH
+        return zip(self.test_x.split(size), self.test_y.split(size), strict=True)
 
     # log and checkpoints
 

@@ -29,7 +29,7 @@ from lightdp.training.data._table import Table
 
 __all__ = [
     "NAMES", "NATURAL", "NOT_PRIVATE", "STATISTICS", "VARIABLE", "Dataset", "Layout", "Schema", "Table", "load",
-    "rows",
+    "read_for",
 ]  # fmt: skip
 
 _PUBLISHED = {source.name: source for source in (_fashion_mnist.SOURCE, _cifar10.SOURCE)}
@@ -83,11 +83,10 @@ def load(name: str, path: Path | None = None, layout: Layout = _DRAWN) -> Datase
     )
 
 
-def rows(name: str, path: Path, schema: Schema) -> Table:
-    """The columns of a file that a model is to be used on.
+def read_for(path: Path, schema: Schema) -> Table:
+    """The columns of a table that a model is to be used on.
 
     Args:
-        name: of the argument.
         path: a .csv, .parquet or .npz file.
         schema: what the model needs of it.
 
@@ -96,7 +95,7 @@ def rows(name: str, path: Path, schema: Schema) -> Table:
         MissingExtraError: Parquet without pyarrow.
     """
     if path.suffix not in _table.KINDS:
-        raise ArgumentError(f"{name} must be a file that ends in {', '.join(_table.KINDS)}, got {name}={str(path)!r}")
+        raise ArgumentError(f"table must be a file that ends in {', '.join(_table.KINDS)}, got table={str(path)!r}")
     found = _table.read(path)
     schema.check(found)
     return found

@@ -210,10 +210,10 @@ def _feature(name: str, value: object) -> Feature:
     entries, shown = (value[:-1], True) if len(value) > 1 and value[-1] == _MISSING else (value, False)
     if entries and all(isinstance(each, str) for each in entries):
         values = tuple(each.strip() for each in entries)
-        if len({_plain(each) for each in values}) < len(values) or "" in values or len(values) > _MOST_VALUES:
-            raise ArgumentError(
-                f"columns must list 1 to {_MOST_VALUES:,} values, each once, none empty, got {name} = {_short(value)}"
-            )
+        different = {_plain(each) for each in values if each.isprintable()} - {""}
+        if len(different) < len(values) or len(values) > _MOST_VALUES:
+            what = f"1 to {_MOST_VALUES:,} printable values, each once, none empty"
+            raise ArgumentError(f"columns must list {what}, got {name} = {_short(value)}")
         return Category(name, values, shown)
     if len(entries) != 2 or any(isinstance(each, bool) or not isinstance(each, int | float) for each in entries):
         raise _wrong(name, value)

@@ -251,6 +251,8 @@ def _classes(
                 f"label must have classes, got label={label!r} with {len(names):,} different values in "
                 f"{len(found):,} rows"
             )
+        if hidden := [name for name in names if not name.isprintable()]:
+            raise ArgumentError(f"label must have printable classes, got {_table.quoted(hidden[0])} in {label!r}")
         place = {name: at for at, name in enumerate(names)}
         return names, np.array([place[text] for text in found], np.int64)
     y = described.places(cells)

@@ -126,7 +126,7 @@ class Schema:
         match written:
             case {"label": str(label), "classes": [_, _, *_] as classes, "columns": [_, *_] as columns}:
                 found = cls(label, _different("classes", classes), tuple(_feature(each) for each in columns))
-                _different("columns", [each.name for each in found.features])
+                _different("columns", [label, *(each.name for each in found.features)])
                 return found
         raise ValueError("it has not a label, two classes or more, and columns")
 
@@ -158,8 +158,8 @@ def _feature(written: object) -> Feature:
 
 
 def _different(what: str, names: list[object]) -> tuple[str, ...]:
-    """Texts that can be written, each once; other ones are a ValueError."""
-    texts = tuple(name.encode().decode() for name in names if isinstance(name, str))
+    """Texts that can be printed, each once; other ones are a ValueError."""
+    texts = tuple(name for name in names if isinstance(name, str) and name.isprintable())
     if len(set(texts)) < len(names):
-        raise ValueError(f"its {what} are not different texts")
+        raise ValueError(f"its {what} are not different printable texts")
     return texts
