@@ -252,7 +252,7 @@ def coarser(row: Row, ours: Row, setting: dict[str, Any]) -> str:
     fine, coarse = (Grid.of(task, sigma, each) for each in (Smpc.steps, steps))
     bits, uploads = fine.bits - coarse.bits, row["used"] / task.clients
     sent = traffic(row) - bits * task.dimension / 8e3 * uploads
-    noise = row["noise"] * (1 + 1 / (12 * steps**2)) / (1 + 2 / (12 * Smpc.steps**2))  # which rounds twice
+    noise = row["noise"] * (coarse.variance * coarse.step**2) / (fine.variance * fine.step**2)
     return (
         f"LightDP rounds to σ/{steps} of a client's noise, SecAgg and its kin to σ/{Smpc.steps}. At σ/{steps}, with "
         f"{bits} bits a value less, {title(row)}{peers(row)} would send and get about {figure(sent)} kB at noise "

@@ -42,9 +42,9 @@ def bound(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 
 def weights(run: Run) -> bytes:
-    digest = hashlib.sha256(run.state.weights.cpu().numpy().tobytes())
-    digest.update(json.dumps(bounds.facts(run.bounds)).encode())
-    return digest.digest()
+    parts = run.state.weights.cpu().numpy().tobytes(), json.dumps(bounds.facts(run.bounds)).encode()  # neither is long
+    hashes = [len(part).to_bytes(8, "little") + hashlib.sha256(part).digest() for part in parts]
+    return hashlib.sha256(b"lightdp digest" + b"".join(hashes)).digest()
 
 
 @pytest.mark.parametrize("changed", [{}, {"grace": 1, "late_by_one": 0.4}, {"unit": "client"}, COHORTS])

@@ -25,6 +25,7 @@ Updates: TypeAlias = "Sequence[NDArray[np.float32]]"  # everybody's, clipped: N 
 
 _LEAST = 32  # grid steps in the clip of schemes that send values without noise of their own
 _FINEST = 2.0**-22  # of a step: the finest scale of noise
+_WIDE = 16  # steps that noise has at least in its standard deviation
 _FINER = 4.0  # the variance of its two finer scales, in steps
 
 
@@ -102,9 +103,20 @@ class Grid:
 
     def encode(self, update: NDArray[np.floating]) -> NDArray[np.int32]:
         """The update in steps with fresh noise, rounded after the noise was added. (d,)"""
-        if self.sigma > 0:
-            return noisy(update, self.step, self.sigma)
-        return np.rint(update / np.float64(self.step)).astype(np.int32)
+        if self.sigma == 0:
+            return np.rint(update / np.float64(self.step)).astype(np.int32)
+        fine = noisy(update, self.step / self._fine, self.sigma * self._fine)
+        return fine if self._fine == 1 else np.rint(fine / self._fine).astype(np.int32)
+
+    @property
+    def variance(self) -> float:
+        """Of what `encode` adds, in steps: noise, the rounding of its widest scale, and that of the sum."""
+        return self.sigma**2 + (1 / self._fine**2 + 1) / 12 if self.sigma > 0 else 1 / 12
+
+    @property
+    def _fine(self) -> int:
+        """How many times finer steps are in which noise is made, so that it is wide enough there."""
+        return 2 ** max(math.ceil(math.log2(_WIDE / self.sigma)), 0)
 
     def decode(self, total: NDArray[np.integer]) -> NDArray[np.float64]:
         """A sum modulo 2^bits, as numbers. (d,)"""
@@ -197,8 +209,8 @@ class Smpc(Scheme):
         return self.task.clients - self.task.stragglers
 
     def noise(self, used: int) -> float:
-        """Everybody's own noise, and rounding: of its widest scale, and of an upload."""
-        return used * (self.grid.sigma**2 + 2 / 12) * self.grid.step**2
+        """Everybody's own noise and rounding."""
+        return used * self.grid.variance * self.grid.step**2
 
     def demand(self, stage: str, came: int, needed: int) -> None:
         """Fail if fewer came than needed."""
