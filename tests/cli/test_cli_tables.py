@@ -147,13 +147,23 @@ def test_statistics_of_the_data_are_named_not_private_everywhere(tmp_path: Path,
     flags = ["--label", "sick", "--columns", "statistics", "--client-column", "site", "--person-column", "who"]
     done = run("run", "--data", "t.csv", *flags, *QUICK, "--report")
     assert done.code == 0, done.err
-    assert done.out.count("NOT PRIVATE: features were scaled by statistics of the data") == 2
+    sentence = (
+        "NOT PRIVATE: features were scaled by statistics of the data (--columns statistics), which no ε here covers."
+    )
+    assert done.out.startswith(sentence)
+    assert done.out.count(sentence) == 2
     assert "left out, since constant: constant" in done.out
-    assert "NOT PRIVATE" in (tmp_path / "run.html").read_text()
+    assert "<h1>NOT PRIVATE" in (tmp_path / "run.html").read_text()
     end = json.loads((tmp_path / "run.jsonl").read_text().splitlines()[-1])
-    assert end["statement"][0].startswith("NOT PRIVATE")
-    done = run("audit", "run.jsonl")
+    assert end["statement"][0] == sentence
+    done = run("report", "run.jsonl", "--out", "report.html")
+    assert next(line for line in done.out.splitlines() if line.strip()).strip().startswith("NOT PRIVATE · ")
+    done = run("audit", "run.jsonl", "--html", "audit.html")
     assert done.code == 0
+    assert done.out.startswith(sentence)
+    assert "\nNOT PRIVATE, though it holds: what the log says of ε follows from its rounds\n" in done.out
+    assert "<h1>Audit of a log: NOT PRIVATE" in (tmp_path / "audit.html").read_text()
+    assert json.loads(run("audit", "run.jsonl", "--json").out)["notes"][0] == sentence
     assert {"east", "north", "south", "west"} <= {line.split()[0] for line in done.out.splitlines() if line.split()}
     figures = list(facts(RunLog.read(tmp_path / "run.jsonl")))
     assert figures.index("ε true") < figures.index("accuracy, north")

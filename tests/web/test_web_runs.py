@@ -50,6 +50,14 @@ def test_figures_are_those_of_the_log(tmp_path: Path) -> None:
     assert float(found["epsilon_text"]) >= log.epsilon  # type: ignore[operator]
 
 
+def test_a_run_whose_features_no_epsilon_covers_is_called_not_private(tmp_path: Path) -> None:
+    lines = logged()
+    assert figures("a.jsonl", followed(written(tmp_path / "a.jsonl", lines)), model=False)["not_private"] == []
+    lines[0]["config"]["columns"] = "statistics"
+    (sentence,) = figures("b.jsonl", followed(written(tmp_path / "b.jsonl", lines)), model=False)["not_private"]
+    assert sentence.startswith("NOT PRIVATE: ")
+
+
 @pytest.mark.parametrize(("age", "status"), [(0, "running"), (3600, "quiet")])
 def test_a_log_without_an_end_is_running_while_it_is_written(tmp_path: Path, age: int, status: str) -> None:
     path = written(tmp_path / "a.jsonl", logged()[:-1])

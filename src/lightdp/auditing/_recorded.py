@@ -85,6 +85,8 @@ class Recorded:
             return "nothing to hold yet: the log has no rounds"
         if log.ended is None:
             return f"unfinished: what the log says follows from its {len(log.rounds):,} rounds so far; it has no end"
+        if log.not_private:
+            return "NOT PRIVATE, though it holds: what the log says of ε follows from its rounds"
         return "holds: what the log says of privacy follows from its rounds"
 
     @property
@@ -134,7 +136,7 @@ class Recorded:
             ],
             "clients": [row | {"name": self.log.client_name(row["client"])} for row in self.clients],
             "problems": list(self.problems),
-            "notes": list(self.notes),
+            "notes": [*self.log.not_private, *self.notes],
             "finished": self.log.ended is not None,
             "verdict": self.verdict,
             "holds": self.holds,
@@ -143,6 +145,7 @@ class Recorded:
     def shown(self) -> Iterator[str | Table]:
         """What was recomputed, every client or the ones that spent most, and what does not hold."""
         log, plan = self.log, self.plan
+        yield from log.not_private
         yield f"{log.path}: {schemes()[log.scheme].title}, {len(log.rounds):,} rounds"
         if plan is not None:
             yield self._table(plan)

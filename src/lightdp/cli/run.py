@@ -33,7 +33,7 @@ from lightdp.cli import _output, table
 from lightdp.cli.options import command_line, with_settings
 from lightdp.errors import ArgumentError, MissingExtraError
 from lightdp.planning import page
-from lightdp.runlog import Line, Round, RunLog, refuse_used
+from lightdp.runlog import Line, Round, RunLog, not_private, refuse_used
 from lightdp.schemes import scheme
 from lightdp.training import data
 from lightdp.training.config import WEIGHTS, Config
@@ -167,6 +167,8 @@ def _print_start(run: Any) -> None:  # noqa: ANN401
         f"{sizes[f'{what}_min']} to {sizes[f'{what}_max']} (median {sizes[f'{what}_median']:g})"
         for what in ("size", "labels")
     )
+    for sentence in not_private(config.columns):
+        typer.echo(sentence)
     source, module, start = (run.identity[name] for name in ("dataset", "module", "start"))
     typer.echo(f"{source['name']}, {module['name']} with {run.parameters:,} parameters on {run.device}")
     if start is not None:
@@ -182,7 +184,7 @@ def _print_start(run: Any) -> None:  # noqa: ANN401
         held = [f"{name} {sum(counts)}" for name, counts in zip(names, sizes["counts"], strict=True)]
         more = f" and {len(held) - _MOST_NAMES} more" if len(held) > _MOST_NAMES else ""
         typer.echo(f"records to train on: {'; '.join(held[:_MOST_NAMES])}{more}")
-    for note in (*run.notes, *([data.NOT_PRIVATE] if config.columns == data.STATISTICS else [])):
+    for note in run.notes:
         typer.echo(note)
     typer.echo()
     if run.plan is not None:

@@ -40,8 +40,11 @@ LONG = {
 
 
 def labels(logs: Sequence[RunLog]) -> list[str]:
-    """A short name for each run, each a different one: its scheme and, where that is not enough, its file."""
-    titles = [schemes()[log.scheme].label for log in logs]
+    """A short name for each run, each a different one: its scheme and, where that is not enough, its file.
+
+    That of a run whose features no ε covers begins with NOT PRIVATE.
+    """
+    titles = [f"{'NOT PRIVATE · ' if log.not_private else ''}{schemes()[log.scheme].label}" for log in logs]
     often = Counter(titles)
     named = [
         title if often[title] == 1 else printable(f"{title} · {log.path.stem}")
@@ -156,7 +159,8 @@ def waited(log: RunLog) -> list[str]:
 def caveats(logs: Sequence[RunLog]) -> list[str]:
     """What keeps the runs from being compared, or one of them from being trusted, in plain sentences."""
     kinds = zip(*map(_caveats, labels(logs), logs), strict=True)
-    result = [sentence for kind in kinds for sentence in kind if sentence is not None]
+    result = [*dict.fromkeys(sentence for log in logs for sentence in log.not_private)]
+    result += [sentence for kind in kinds for sentence in kind if sentence is not None]
     private = [log for log in logs if log.started.plan is not None]
     for what in ("unit", "adjacency", "delta"):
         values = sorted({str(getattr(log, what)) for log in private})

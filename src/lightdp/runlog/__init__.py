@@ -32,11 +32,12 @@ from lightdp.runlog._lines import Ended, Line, Round, Started, claimed_epsilon
 from lightdp.runlog._log import RunLog
 from lightdp.runlog._read import ContradictionError
 from lightdp.runlog._schema import schema
-from lightdp.runlog._statement import guaranteed
+from lightdp.runlog._statement import STATISTICS, guaranteed, not_private
 from lightdp.runlog._used import refuse_used
 from lightdp.runlog._write import LogWriter, ResumeError
 
 __all__ = [
-    "CALIBRATIONS", "MOST_BYTES", "ContradictionError", "Ended", "Follower", "Line", "LogWriter", "ResumeError",
-    "Round", "RunLog", "Seen", "Started", "attack_power", "claimed_epsilon", "guaranteed", "refuse_used", "schema",
+    "CALIBRATIONS", "MOST_BYTES", "STATISTICS", "ContradictionError", "Ended", "Follower", "Line", "LogWriter",
+    "ResumeError", "Round", "RunLog", "Seen", "Started", "attack_power", "claimed_epsilon", "guaranteed", "not_private",
+    "refuse_used", "schema",
 ]  # fmt: skip

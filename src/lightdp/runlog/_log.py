@@ -14,6 +14,7 @@ from lightdp import gaussian, planning
 from lightdp.errors import ArgumentError
 from lightdp.runlog._lines import Ended, Line, Round, Started, claimed_epsilon
 from lightdp.runlog._read import ContradictionError, read_line
+from lightdp.runlog._statement import not_private
 from lightdp.schemes import schemes
 
 
@@ -120,6 +121,11 @@ class RunLog:
     def _named(self, setting: str, found: Mapping[str, Any] | None) -> str | None:
         value = self.started.config.get(setting) if found is None else found["name"]
         return None if value is None else str(value)
+
+    @property
+    def not_private(self) -> list[str]:
+        """What is to be said first of a training whose features no ε covers; nothing of others."""
+        return not_private(self.started.config.get("columns"))
 
     @property
     def repairs(self) -> bool:

@@ -9,7 +9,25 @@ from lightdp.planning import Plan
 from lightdp.runlog._attack import Seen, attack_power
 from lightdp.schemes import scheme
 
+STATISTICS = "statistics"
+"""The setting `columns` of a run whose features are scaled by statistics of the data."""
 _WHAT = {"record": "any one record of a client", "person": "any one person of a client, with all records,"}
+
+
+def not_private(columns: object) -> list[str]:
+    """What every output of a run begins with if no ε covers how its features were scaled; else nothing.
+
+    >>> not_private("columns.toml")
+    []
+
+    Args:
+        columns: the setting.
+    """
+    if columns != STATISTICS:
+        return []
+    return [
+        f"NOT PRIVATE: features were scaled by statistics of the data (--columns {STATISTICS}), which no ε here covers."
+    ]
 
 
 def guaranteed(plan: Plan, epsilon: float, seen: Sequence[Seen], *, named: str, unit: str) -> list[str]:

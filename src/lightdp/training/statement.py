@@ -16,10 +16,9 @@ from typing import Any
 
 from lightdp import gaussian
 from lightdp.planning import Plan
-from lightdp.runlog import Seen, guaranteed
+from lightdp.runlog import Seen, guaranteed, not_private
 from lightdp.schemes import scheme
 from lightdp.training.config import Config
-from lightdp.training.data import NOT_PRIVATE, STATISTICS
 
 _ASSUMED = "The sensitivity of this profile, 2 η clip/|D_i|, is assumed: no theorem bounds it for this training."
 _ROSTERS = (
@@ -81,7 +80,7 @@ def statement(
         seen: who was used and who was late in each round.
         bounds: of columns, as the log has those that were found.
     """
-    first = [NOT_PRIVATE] if config.columns == STATISTICS else []
+    first = not_private(config.columns)
     if plan is None or epsilon is None:
         return [*first, "No noise was added: nothing is guaranteed to anybody.", *_of_bounds(config, bounds or {})]
     known, claim = scheme(config.scheme), f"ε = {plan.budget:g}"

@@ -105,6 +105,7 @@ def _figures(followed: Follower, log: RunLog) -> dict[str, Any]:
         "loss": loss,
         "loss_round": loss_round,
         "private": plan is not None,
+        "not_private": log.not_private,
         "epsilon": log.epsilon,
         "epsilon_text": _text(log.epsilon),
         "budget": log.claimed,

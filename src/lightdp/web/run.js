@@ -56,7 +56,7 @@ function head(run) {
     card("Uploads", all ? percent((u.used + u.next) / all) : "–", all ? `used; ${whole(u.late)} too late, ${u.void ? `${whole(u.void)} in void rounds, ` : ""}${whole(u.lost)} lost of ${whole(all)}` : "none yet"),
     card("Noise", number(f.noise), `std in the mean that stays${f.status !== "finished" && now && now.goes !== null ? `; residual ${number(now.goes)} until repaired` : ""}`));
   const what = [f.scheme, f.data, f.model_name, f.clients ? `${whole(f.clients)} clients` : null, `${whole(f.parameters)} parameters`].filter(Boolean).join(" · ");
-  return [line, make("p", {class: "note"}, what), cards, f.error ? make("p", {class: "error"}, f.error) : null];
+  return [line, ...f.not_private.map((text) => make("p", {class: "error"}, text)), make("p", {class: "note"}, what), cards, f.error ? make("p", {class: "error"}, f.error) : null];
 }
 
 // --- charts: made once, drawn again when something is new

@@ -13,7 +13,7 @@ function card(run) {
   const facts = [["accuracy", percent(run.accuracy)], ["round", run.total ? `${whole(run.rounds)} / ${whole(run.total)}` : whole(run.rounds)], ["ε spent", run.private ? `${up(run.epsilon)} of ${number(run.budget)}` : "∞"], run.status === "running" ? ["time left", time(run.left)] : ["took", took(run.seconds)]];
   const meter = make("div", {class: "meter" + (run.exceeds ? " over" : ""), role: "img", "aria-label": run.private && run.epsilon !== null ? `${Math.round(100 * run.epsilon / run.budget)} % of the budget spent` : "no budget"}, make("i"));
   meter.firstChild.style.width = run.private && run.epsilon !== null ? Math.min(100, 100 * run.epsilon / run.budget) + "%" : "0";
-  return make("li", {}, head, make("p", {class: "note"}, [run.scheme, run.data, run.model_name, run.clients ? `${whole(run.clients)} clients` : null].filter(Boolean).join(" · ")), make("dl", {}, ...facts.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)])), meter, run.error ? make("p", {class: "error"}, run.error) : null);
+  return make("li", {}, head, ...run.not_private.map((text) => make("p", {class: "error"}, text)), make("p", {class: "note"}, [run.scheme, run.data, run.model_name, run.clients ? `${whole(run.clients)} clients` : null].filter(Boolean).join(" · ")), make("dl", {}, ...facts.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)])), meter, run.error ? make("p", {class: "error"}, run.error) : null);
 }
 
 function buttons() {

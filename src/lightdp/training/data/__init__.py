@@ -21,15 +21,13 @@ from numpy.typing import NDArray
 
 from lightdp.errors import ArgumentError, MissingExtraError
 from lightdp.training.data import _cifar10, _fashion_mnist, _heart, _own, _table
-from lightdp.training.data._columns import NOT_PRIVATE, STATISTICS
 from lightdp.training.data._made import VARIABLE, Dataset, made, reading, unit
 from lightdp.training.data._own import Layout, Owners
 from lightdp.training.data._schema import Schema
 from lightdp.training.data._table import Table
 
 __all__ = [
-    "NAMES", "NATURAL", "NOT_PRIVATE", "STATISTICS", "VARIABLE", "Dataset", "Layout", "Schema", "Table", "load",
-    "read_for",
+    "NAMES", "NATURAL", "VARIABLE", "Dataset", "Layout", "Schema", "Table", "load", "read_for",
 ]  # fmt: skip
 
 _PUBLISHED = {source.name: source for source in (_fashion_mnist.SOURCE, _cifar10.SOURCE)}

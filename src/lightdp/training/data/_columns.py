@@ -28,13 +28,9 @@ from numpy.typing import NDArray
 
 from lightdp._validate import counted
 from lightdp.errors import ArgumentError
+from lightdp.runlog import STATISTICS
 from lightdp.training.data._table import Column, Table, listed, missing, numbers, quoted, texts
 
-STATISTICS = "statistics"
-NOT_PRIVATE = (
-    "NOT PRIVATE: features were scaled by statistics of the data (--columns statistics), which no ε here covers."
-)
-"""What every output of a run says whose features were scaled by statistics of the data."""
 _MISSING, _PRIVATE = "missing", "private"
 _FORM = 'NAME = [LOW, HIGH] or NAME = "private" for numbers or NAME = ["a", "b"] for categories'
 _MOST_VALUES = 1000

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from lightdp._validate import counted, probability
 from lightdp.errors import ArgumentError
+from lightdp.runlog import STATISTICS
 from lightdp.training.data import _columns, _table
 from lightdp.training.data._made import Dataset
 from lightdp.training.data._schema import Schema
@@ -224,14 +225,14 @@ def read(path: Path, layout: Layout) -> Dataset:
         MissingExtraError: Parquet without pyarrow.
     """
     table = _table.read(path)
-    if layout.columns == _columns.STATISTICS:
+    if layout.columns == STATISTICS:
         return dataset(str(path), layout, table, None)
     if layout.columns is None:
         used = {_labels(layout, table)[0], layout.client_column, layout.person_column}
         raise ArgumentError(
             "columns must be a TOML file that describes features by public knowledge, with lines "
             f"{_columns.described(column for column in table if column not in used)}; or "
-            f"{_columns.STATISTICS!r}, which is not private, got columns=None"
+            f"{STATISTICS!r}, which is not private, got columns=None"
         )
     return dataset(str(path), layout, table, _columns.read(Path(layout.columns)))
 
