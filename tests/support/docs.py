@@ -7,7 +7,7 @@ HOME), by language:
 | --- | --- |
 | `sh` | runs in bash, which stops at the first command that fails; folder and exported variables last for the page |
 | `console` | so does each command after `$ `; output that is shown must be as printed, `...` stands for any lines |
-| `python` | runs in the test's process, with names of its own |
+| `python` | runs in the test's process, with names of its own; `print(x)  # 1.23` must print what rounds to that |
 | any with a `title` | is the file of that name |
 | others | are only read |
 
@@ -50,6 +50,7 @@ LANGUAGES = {"console", "csv", "python", "sh", "text", "toml", "yaml"}
 
 _BLOCK = re.compile(r'^```(\w*)(?: title="([^"\n]+)")?\n(.*?)^```$', flags=re.MULTILINE | re.DOTALL)
 _CLONED = ("benchmarks", "docs", "examples", "results", "constraints.txt", "pyproject.toml")
+_FIGURE = re.compile(r"^print\((.+)\)  # (\d+\.(\d+)).*$", flags=re.MULTILINE)
 _SYSTEM = re.compile(r"(?<![\w.~-])/(etc|var)/")
 _NEEDED = re.compile(r"^(?:\$ )?(make|ssh-keygen)\b", flags=re.MULTILINE)
 """Programs that not every machine has: `make` reads the Makefile for its stand-in."""
@@ -179,7 +180,7 @@ class Reader:
     def _executes(self, block: str) -> None:
         with self._here(self.clone) as change:
             change.syspath_prepend(ROOT / "examples/flower-minimal")  # the app that a page shows
-            exec(compile(block, self.page.name, "exec"), {})  # noqa: S102  it is our own documentation
+            exec(compile(_FIGURE.sub(_as_shown, block), self.page.name, "exec"), {})  # noqa: S102  it is our own documentation
 
     @contextmanager
     def _here(self, folder: Path) -> Iterator[pytest.MonkeyPatch]:
@@ -198,6 +199,12 @@ def _training(line: str) -> list[str] | None:
     words = shlex.split(line, comments=True) if line.startswith(("lightdp run", "lightdp report")) else []
     called = words != [] and stand_ins.is_run(words[1:]) and "--live" not in words
     return words if called and set("".join(words)).isdisjoint("|&;<>$*~") else None
+
+
+def _as_shown(line: re.Match[str]) -> str:
+    """A line that prints a figure, and an assertion that it rounds to the one in its comment."""
+    value, shown, digits = line.groups()
+    return f"{line[0]}\nassert format({value}, '.{len(digits)}f') == '{shown}', {value}"
 
 
 def agrees(printed: list[str], shown: list[str]) -> bool:

@@ -131,7 +131,18 @@ class Plan:
         return self.sigma_effective / self.sensitivity
 
     def epsilon(self, delta: float | None = None) -> float:
-        """What the plan really costs, rounded up: exact (E5), or by `lightdp.sampling` where batches are sampled."""
+        """What the plan really costs, rounded up: exact (E5), or by `lightdp.sampling` where batches are sampled.
+
+        With drawn masks it is infinite at a δ below the plan's, since only the plan's δ covers that they fail (B2).
+
+        >>> import lightdp
+        >>> plan = lightdp.plan(clients=50, colluders=10, stragglers=10, rounds=150, epsilon=3, delta=1e-5)
+        >>> round(plan.epsilon(1e-4), 3), plan.epsilon(1e-6)
+        (2.583, inf)
+
+        Args:
+            delta: by default the plan's.
+        """
         asked, delta = self.request, self.delta if delta is None else probability("delta", delta)
         if asked.sampling_rate == 1:
             mu = math.sqrt(self.turns) * self.sensitivity / self.sigma_effective
