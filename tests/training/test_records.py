@@ -317,3 +317,26 @@ def test_copies_of_a_record_have_equal_gradients_wherever_they_stand(
     x, y = (t.to(device) for t in records(SHAPES[name], n=1, count=views))
     found = torch.cat(fast.Records(model, half=half).gradients(x.expand(7, *x.shape[1:]), y.expand(7)), 1)
     assert torch.equal(found, found[:1].expand_as(found))
+
+
+def test_one_record_at_a_time_is_computed_in_one_thread_and_afterwards_in_as_many_as_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = []
+
+    class Counting(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            found.append(torch.get_num_threads())
+            return super().forward(x)
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        fast.by_vmap(Counting(4, 5), torch.randn(3, 1, 4), torch.zeros(3, dtype=torch.long))
+        assert (found, torch.get_num_threads()) == ([1, 1, 1], 2)
+        monkeypatch.setattr(Counting, "forward", None)
+        with pytest.raises(TypeError):
+            fast.by_vmap(Counting(4, 5), torch.randn(3, 1, 4), torch.zeros(3, dtype=torch.long))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

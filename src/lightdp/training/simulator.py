@@ -222,7 +222,11 @@ class Run:
         return Roster(number, members, plan, made, stragglers, denominator)
 
     def finish(self, watch: Callable[[Line], None] = lambda _: None) -> RunLog:
-        """Run to the end, and return the log as it was written; `watch` as in `play`."""
+        """Run to the end, and return the log as it was written.
+
+        Args:
+            watch: called with each line but the last; by default nothing is shown meanwhile.
+        """
         for _ in self.lines(watch):
             pass
         return RunLog.read(self.path)

@@ -8,6 +8,8 @@ far slower.
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -60,7 +62,8 @@ def _knows(layer: nn.Module) -> bool:
 def by_vmap(model: nn.Module, x: Tensor, y: Tensor) -> list[Tensor]:
     """Like `Records.gradients`, for any model; kernels are in the order of `model.parameters()`.
 
-    On a CPU each record is taken by itself: kernels that take several round by where a record stands (W6).
+    On a CPU each record is taken by itself, in one thread: kernels that take several round by where a record stands
+    (W6), and threads that share one record wait for each other longer than they compute.
 
     >>> [g.tolist() for g in by_vmap(nn.Linear(1, 2, bias=False), torch.zeros(3, 1, 1), torch.tensor([0, 1, 0]))]
     [[[0.0, 0.0], [0.0, 0.0], [0.0, 0.0]]]
@@ -74,9 +77,21 @@ def by_vmap(model: nn.Module, x: Tensor, y: Tensor) -> list[Tensor]:
         if x.is_cuda:
             gradients = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, x, y)
         else:
-            found = [grad(loss)(parameters, views.clone(), label) for views, label in zip(x, y, strict=True)]
+            with _one_thread():
+                found = [grad(loss)(parameters, views.clone(), label) for views, label in zip(x, y, strict=True)]
             gradients = {name: torch.stack([each[name] for each in found]) for name in parameters}
     return [gradients[name].flatten(1) for name in parameters]
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Torch computes in the caller's thread alone; afterwards in as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def squares(rows: Tensor) -> Tensor:
