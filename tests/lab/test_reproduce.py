@@ -286,8 +286,9 @@ def test_the_quick_table_of_the_paper_prints_every_cell_and_runs_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["table2", "--profile", "paper", "--quick", "--results", tmp_path]
-    code, out, _ = reproduce(monkeypatch, capsys, *options)
+    code, out, err = reproduce(monkeypatch, capsys, *options)
     assert code == 0
+    assert f"0 runs read from {tmp_path}, 12 run now\n" in err
     assert len(re.findall(r"^ paper ", out, flags=re.MULTILINE)) == 12
     assert "no theorem bounds it here" in out
     kept = (tmp_path / "quick-cnn.jsonl").read_text()
@@ -298,7 +299,8 @@ def test_the_quick_table_of_the_paper_prints_every_cell_and_runs_once(
     assert [three["noise"] / nine["noise"] for three, nine in zip(lines[:4], lines[8:], strict=True)] == [
         pytest.approx(3, rel=0.05)
     ] * 4
-    code, out, _ = reproduce(monkeypatch, capsys, *options, "--json", "--no-run")
+    code, out, err = reproduce(monkeypatch, capsys, *options, "--json", "--no-run")
+    assert err == f"12 runs read from {tmp_path}, 0 run now; another --results FOLDER runs all of them\n"
     assert [cell["accuracy"] for cell in json.loads(out)] == accuracies
     assert (tmp_path / "quick-cnn.jsonl").read_text() == kept
 

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from lightdp import gaussian
-from lightdp._validate import integer, rounded_up
+from lightdp._validate import counted, integer, rounded_up
 from lightdp.cli import table
 from lightdp.cli.options import command_line
 from lightdp.errors import ArgumentError
@@ -84,9 +84,22 @@ def command(
     if target == "sensitivity":
         _sensitivity(configs[0], kept, place, as_json=as_json)
         return
+    before = _kept(configs, kept)
     if run:
         _play(configs, kept, jobs, place)
+    _count(before, _kept(configs, kept), results)
     _tell(target, together(configs, kept), as_json=as_json)
+
+
+def _kept(configs: Sequence[Config], results: Results) -> int:
+    """How many of the runs there are."""
+    return sum(results.find(config) is not None for config in configs)
+
+
+def _count(before: int, after: int, folder: Path) -> None:
+    """Say what was not run now, and how it would be."""
+    again = "; another --results FOLDER runs all of them" if before else ""
+    typer.echo(f"{counted(before, 'run')} read from {folder}, {after - before:,} run now{again}", err=True)
 
 
 def _tell(target: Target, found: Sequence[Cell], *, as_json: bool) -> None:
@@ -110,6 +123,7 @@ def _from_start(
     several = ("repair", "central") if schemes is None else tuple(name.strip() for name in schemes.split(","))
     seeds = tuple(range(integer("trials", 3 if trials is None else trials, 1)))
     configs = started(seeds=seeds, schemes=several, **chosen)
+    before = _kept(configs, kept)
     if run:
         try:
             commands.train_all(configs, finetune.START, kept.folder, data_path)
@@ -117,6 +131,7 @@ def _from_start(
             typer.echo("interrupted; the same command goes on from here", err=True)
             sys.exit(130)
         kept = Results(kept.folder)
+    _count(before, _kept(configs, kept), kept.folder)
     _tell("rounds", together(configs, kept), as_json=as_json)
 
 
