@@ -169,6 +169,31 @@ def test_statistics_of_the_data_are_named_not_private_everywhere(tmp_path: Path,
     assert figures.index("ε true") < figures.index("accuracy, north")
 
 
+@pytest.mark.parametrize(
+    ("name", "cell", "asked"),
+    [
+        ("who", None, True),  # a text that most rows share with another one
+        ("Patient-ID", str, False),  # a number for each row
+        ("Patient-ID", lambda i: str(i // 2), True),
+        ("measured", lambda i: str(i // 2), False),
+        ("ward", lambda i: f"w{i % 7}", False),
+    ],
+)
+def test_a_column_that_may_name_persons_is_asked_about_unless_they_are_named(
+    tmp_path: Path, run: Run, name: str, cell: Any, *, asked: bool
+) -> None:
+    table = rows() if cell is None else column(rows(), "who", cell)
+    saved(tmp_path, text([[name, *table[0][1:]], *table[1:]]))
+    question = f"column {name} repeats: does it name persons? then --person-column {name} protects each whole person\n"
+    done = run("run", "--data", "t.csv", *TABLE, *DRAWN, *QUICK)
+    assert (question in done.out) == asked
+    assert question not in (tmp_path / "run.jsonl").read_text()
+    if asked:
+        done = run("run", "--data", "t.csv", *TABLE, *DRAWN, *QUICK, "--person-column", name, "--overwrite")
+        assert done.code == 0
+        assert "does it name persons?" not in done.out
+
+
 def test_one_class_at_a_client_and_unseen_categories_are_handled(tmp_path: Path, run: Run) -> None:
     table = column(rows(), "sex", lambda i: "x" if i % 3 == 0 else "f")
     at = table[0].index("sick")

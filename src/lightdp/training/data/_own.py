@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from lightdp.training.data._schema import Schema
 HELD_OUT = 0.2
 """The share of records, or of persons, that is held out to test, where none is asked for."""
 _MOST_CLASSES = 1000
+_PERSON = re.compile(r"(?:^|[\W_])id(?:$|[\W_])|patient|person|subject", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,6 +198,7 @@ def dataset(name: str, layout: Layout, table: _table.Table, features: dict[str, 
         chosen = list(described.values())
         if ignored := [column for column in table if column not in used and column not in described]:
             notes.append(f"left out, since not described: {_table.listed(ignored)}")
+            notes += _persons({column: table[column] for column in ignored}) if layout.person_column is None else []
     if not chosen:
         raise ArgumentError(f"columns must describe a feature that varies, got none by columns={layout.columns!r}")
     schema = Schema(label, classes, tuple(chosen))
@@ -235,6 +239,23 @@ def read(path: Path, layout: Layout) -> Dataset:
             f"{STATISTICS!r}, which is not private, got columns=None"
         )
     return dataset(str(path), layout, table, _columns.read(Path(layout.columns)))
+
+
+def _persons(columns: _table.Table) -> list[str]:
+    """A question about the column that most looks as if it named persons with several rows each, if there is one."""
+    found = []
+    for name, cells in columns.items():
+        counts = Counter(text for text in _table.texts(cells) if text != "")
+        repeated = sum(count > 1 for count in counts.values())
+        named = _PERSON.search(name) is not None
+        identifies = 2 * repeated > len(counts) > math.sqrt(len(cells)) and _table.no_number(cells) is not None
+        if repeated > 0 and (named or identifies):
+            found.append((not named, name))
+    if not found:
+        return []
+    _, name = min(found)
+    name = _table.listed([name])
+    return [f"column {name} repeats: does it name persons? then --person-column {name} protects each whole person"]
 
 
 def _classes(
