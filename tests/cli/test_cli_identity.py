@@ -24,7 +24,8 @@ def lines(run: Run, tmp_path: Path) -> dict[str, str]:
     made = {}
     for name in ("cem", "ann", "bob"):
         done = run("identity", "new", tmp_path / name, "--name", name)
-        assert (done.code, done.err) == (0, "")
+        assert done.code == 0
+        assert done.err.startswith(f"{tmp_path / name} holds a private key: ")
         made[name] = done.out.strip()
         (tmp_path / f"{name}.pub").write_text(done.out)
     return made

@@ -38,6 +38,7 @@ def new(*, path: _File, name: _Name, as_json: _Json = False) -> None:
     identity.save(path)
     line = _line(name, identity.public)
     typer.echo(json.dumps({"path": str(path), "name": name, "public": identity.public.hex()}) if as_json else line)
+    typer.echo(f"{path} holds a private key: keep it on this machine, and never commit or send it", err=True)
 
 
 @command.command()
