@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -287,3 +288,18 @@ def test_impossible_plans_end_in_one_line(
     run: Run, changes: dict[str, Any], words: list[str], options: list[str]
 ) -> None:
     assert_refused(run(*plan_arguments(**changes), *options), *words)
+
+
+def test_a_large_delta_is_warned_of(run: Run) -> None:
+    small = ("--clients=2000", "--colluders=200", "--stragglers=200", "--rounds=3", "--epsilon=3")
+    assert run("plan", *small, "--delta=1e-5").err == ""
+    for delta in ("0.01", "0.0005"):  # one over 2,000
+        assert run("plan", *small, f"--delta={delta}").err == (
+            f"delta = {delta} is a large probability to fail: usual is at most 0.001 and below one over the number of "
+            "clients or people\n"
+        )
+
+
+def test_a_small_upload_is_in_bytes(run: Run) -> None:
+    done = run(*plan_arguments(parameters=14))
+    assert re.search(r"Upload +\d+ bits a parameter = \d+ bytes, ", done.out)

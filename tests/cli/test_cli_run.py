@@ -137,12 +137,12 @@ def test_an_interrupted_run_is_not_overwritten_but_goes_on(
     assert stopped.code == 130
     assert "interrupted after round 2; the same command with --resume goes on\n" in stopped.err
     left = (tmp_path / "a.jsonl").read_bytes(), (tmp_path / "a.checkpoint").read_bytes()
-    assert_refused(run(*options), "out must be new: it is of an interrupted run; resume goes on with that")
+    assert_refused(run(*options), "out must be new: it is of an interrupted run; --resume goes on with that")
     assert ((tmp_path / "a.jsonl").read_bytes(), (tmp_path / "a.checkpoint").read_bytes()) == left
     assert run(*options, "--resume").code == 0
     kinds = [json.loads(line)["kind"] for line in (tmp_path / "a.jsonl").read_text().splitlines()]
     assert kinds == ["run", *["round"] * 4, "end"]
-    assert_refused(run(*options), "out must be new: it has the 4 rounds of a finished run; overwrite starts anew")
+    assert_refused(run(*options), "out must be new: it has the 4 rounds of a finished run; --overwrite starts anew")
     assert run(*options, "--overwrite").code == 0
 
 
@@ -161,7 +161,7 @@ def test_what_is_left_of_a_killed_run_is_not_overwritten(tmp_path: Path, run: Ru
     [
         (".jsonl", "out must be new: it is no log"),
         (".checkpoint", "out must be new: it is of an interrupted run"),
-        (".html", "page must be a new file: overwrite replaces it, got page="),
+        (".html", "page must be a new file: --overwrite replaces it, got page="),
     ],
 )
 def test_no_file_of_the_users_is_overwritten_unless_that_is_said(
@@ -272,7 +272,7 @@ def test_a_run_killed_before_its_first_minute_says_how_to_go_on_and_does(tmp_pat
     assert killed.returncode == -9
     before = out.read_bytes()
     assert before.count(b'"kind": "round"') == 3
-    assert_refused(run(*options, out), "out must be new: it is of an interrupted run; resume goes on with that")
+    assert_refused(run(*options, out), "out must be new: it is of an interrupted run; --resume goes on with that")
     assert out.read_bytes() == before
     assert run(*options, out, "--resume").code == 0
     assert out.read_bytes().startswith(before)
@@ -292,7 +292,7 @@ def test_a_run_with_real_noise_cannot_go_on_and_says_so_but_spoils_no_other(
         assert not (tmp_path / "a.checkpoint").exists()  # nothing can go on from it
         refused = run("run", *QUICK, *out)
         assert_refused(
-            refused, "it is of an interrupted run with real noise, which cannot go on; overwrite starts anew"
+            refused, "it is of an interrupted run with real noise, which cannot go on; --overwrite starts anew"
         )
         assert run("run", *QUICK, *out, "--overwrite").code == 130
     assert_refused(run("run", *QUICK, *out, "--fidelity", "protocol"), "out must be new: it is of an interrupted run")
@@ -381,7 +381,7 @@ def test_a_model_is_kept_of_a_run_that_was_resumed_and_never_over_another(tmp_pa
     assert run(*options, "--save-model", tmp_path / "model.pt").code == 0
     before = (tmp_path / "model.pt").read_bytes()
     refused = run(*options, "--resume", "--save-model", tmp_path / "model.pt")
-    assert_refused(refused, "save_model must be a new file: overwrite replaces it", str(tmp_path / "model.pt"))
+    assert_refused(refused, "save_model must be a new file: --overwrite replaces it", str(tmp_path / "model.pt"))
     assert (tmp_path / "model.pt").read_bytes() == before
     assert run(*options, "--resume", "--save-model", tmp_path / "again.pt").code == 0
     first, again = (torch.load(tmp_path / name, weights_only=True) for name in ("model.pt", "again.pt"))
@@ -440,3 +440,9 @@ def test_the_graph_of_a_run_is_its_degree(tmp_path: Path, run: Run) -> None:
         assert run("run", *QUICK, "--config", tmp_path / "run.toml", *flags, "--out", out).code == 0
         assert json.loads(out.read_text().splitlines()[0])["config"]["degree"] == degree
     assert run("run", *QUICK, "--degree", "4", "--out", tmp_path / "b.jsonl").code == 2
+
+
+def test_a_finished_run_that_is_resumed_says_that_it_was_finished(tmp_path: Path, run: Run) -> None:
+    options = ["run", *QUICK, "--no-report", "--out", tmp_path / "a.jsonl"]
+    assert run(*options).out.endswith(f"\nwrote {tmp_path / 'a.jsonl'}\n")
+    assert run(*options, "--resume").out.endswith(f"\n{tmp_path / 'a.jsonl'} was already finished; wrote nothing\n")

@@ -292,6 +292,14 @@ WRONG: dict[str, tuple[str | bytes, str, list[str], list[str]]] = {
         ["label must have printable classes", r"'a\nb' in 'sick'"],
     ),
     "one class": (text(column(rows(60), "sick", "no")), COLUMNS, OWN, ["2 or more classes", "'no' alone"]),
+    "label nearly right": (
+        GOOD, COLUMNS, ["--label", "sik", "--columns", "columns.toml"],
+        ["(who, site, age, sex, chol, sick), got label='sik': did you mean 'sick'?"],
+    ),
+    "no label of many columns": (
+        text([[f"c{i}" for i in range(30)] + ["last"], ["1"] * 31]), COLUMNS, ["--columns", "columns.toml"],
+        ["one of c0, c1, ", "c19 and 11 more, the last last, got label=None"],
+    ),
     "label is a number": (text(rows(60)), COLUMNS, ["--label", "age", "--columns", "columns.toml"], ["columns must"]),
     "label is an id": (
         text(column(rows(60), "sick", lambda i: f"{i}.5")), COLUMNS, OWN, ["label='sick'", "60 different values in 60"],
@@ -320,7 +328,7 @@ WRONG: dict[str, tuple[str | bytes, str, list[str], list[str]]] = {
     "person missing": (text(column(rows(60), "who", lambda i: "NA" if i == 0 else "p")), COLUMNS, OWN, ["row 1"]),
     "person at two clients": (
         text(column(rows(60), "who", lambda i: f"p{i // 2}")), COLUMNS, OWN,
-        ["person_column must have each person at one client", "30 persons", "person_column='who'"],
+        ["person_column must have each person at one client", "30 persons", "person_column='who': merge each person's"],
     ),
     "person of unit client": (GOOD, COLUMNS, [*OWN, "--unit", "client"], ["unit='person'", "got unit='client'"]),
     "unit person without column": (GOOD, COLUMNS, [*TABLE, *DRAWN, "--unit", "person"], ["person_column=None"]),

@@ -93,7 +93,10 @@ def test_a_run_to_be_wary_of_is_said_to_be(make: Callable[..., RunLog], case: st
     ("scheme", "sentence"),
     [
         ("none", "no privacy is guaranteed"),
-        ("central", "trusts the server and others"),
+        (
+            "central",
+            "protects only against anybody who sees the models alone (not the server, which saw every update).",
+        ),
     ],
 )
 def test_a_weaker_adversary_is_said(make: Callable[..., RunLog], scheme: str, sentence: str) -> None:
@@ -119,6 +122,6 @@ def test_runs_are_named_by_their_data_sets_and_modules_where_the_log_has_them(ma
     own, usual = make("exact", lines=lines), make("repair")
     assert (own.data, own.model, usual.data, usual.model) == ("mine", "lab.Net", "digits", None)
     said = caveats([usual, own])
-    assert said == ["The runs differ in data: digits, mine.", "The runs differ in model: None, lab.Net."]
+    assert said == ["The runs differ in data: digits, mine.", "The runs differ in model: lab.Net, not recorded."]
     assert _summary([own]).startswith("lab.Net on mine over 10 clients")
     assert _resolved(own)["data"] == "mine"

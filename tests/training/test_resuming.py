@@ -149,7 +149,7 @@ def test_a_run_that_is_killed_before_its_first_checkpoint_goes_on_or_left_nothin
             Run(config, path, dataset=toy).finish()
     left = {file.name for file in tmp_path.iterdir() if file.name.startswith("cut")}
     if left:
-        with pytest.raises(ArgumentError, match="path must be new: it is of an interrupted run; resume goes on"):
+        with pytest.raises(ArgumentError, match="path must be new: it is of an interrupted run; --resume goes on"):
             Run(config, path, dataset=toy)
         assert left == {file.name for file in tmp_path.iterdir() if file.name.startswith("cut")}
     assert (left == set()) == (moment == "checkpoint.durable")
@@ -175,7 +175,7 @@ def test_a_run_overwrites_nothing_unless_told(tmp_path: Path, toy: Dataset, left
     if left == "checkpoint":
         path.unlink()
     before = {file: file.read_bytes() for file in tmp_path.iterdir()}
-    with pytest.raises(ArgumentError, match=r"path must be new: .*overwrite starts anew, got path='.*run\.jsonl'"):
+    with pytest.raises(ArgumentError, match=r"path must be new: .*--overwrite starts anew, got path='.*run\.jsonl'"):
         Run(Config(**QUICK), path, dataset=toy)
     assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
     log = Run(Config(**QUICK), path, overwrite=True, dataset=toy).finish()

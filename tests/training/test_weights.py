@@ -98,7 +98,7 @@ def test_a_file_is_whole_or_not_there_and_replaces_none_unasked(
     assert list(tmp_path.iterdir()) == []
     weights.write(path, net(seed=1))
     before = path.read_bytes()
-    with pytest.raises(ArgumentError, match="save_model must be a new file: overwrite replaces it, got"):
+    with pytest.raises(ArgumentError, match="save_model must be a new file: --overwrite replaces it, got"):
         weights.write(path, net(seed=2))
     assert path.read_bytes() == before
     weights.write(path, net(seed=2), overwrite=True)

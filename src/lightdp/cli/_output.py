@@ -33,4 +33,4 @@ def check(name: str, path: Path, suffixes: Sequence[str], *, overwrite: bool = F
 
 def used(name: str, path: Path) -> ArgumentError:
     """What is said of a file that is there already."""
-    return ArgumentError(f"{name} must be a new file: overwrite replaces it, got {name}={str(path)!r}")
+    return ArgumentError(f"{name} must be a new file: --overwrite replaces it, got {name}={str(path)!r}")

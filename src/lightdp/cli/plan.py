@@ -43,6 +43,9 @@ Examples:
 """
 
 
+_LARGE_DELTA = 1e-3
+
+
 def _plan(
     flags: dict[str, Any],
     *,
@@ -57,6 +60,9 @@ def _plan(
 
         check_path(plot, "plot")  # before the work
     chosen = planning.plan(**flags, graph=graph)
+    if chosen.delta > _LARGE_DELTA or chosen.delta * chosen.clients >= 1:
+        rule = f"at most {_LARGE_DELTA:g} and below one over the number of clients or people"
+        typer.echo(f"delta = {chosen.delta:g} is a large probability to fail: usual is {rule}", err=True)
     rows = planning.compare(chosen) if compare else ()
     if plot is not None:
         from rich.console import Console  # noqa: PLC0415  slow to import

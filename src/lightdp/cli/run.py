@@ -87,6 +87,7 @@ def _run(
         run = Run(chosen, out, resume=resume, overwrite=overwrite, dataset=source)
     if not as_json:
         _print_start(run)
+    finished = resume and RunLog.read(out, torn=True).ended is not None
     log = _finish(run, screen)
     if save_model is not None:
         run.save(save_model, overwrite=overwrite)
@@ -99,7 +100,8 @@ def _run(
     if page is not None:
         save_runs([log], page, command_line(), name="page", overwrite=foreign)
     if not as_json:
-        typer.echo(f"\nwrote {' and '.join(str(path) for path in (out, page, save_model) if path is not None)}")
+        written = [str(path) for path in (None if finished else out, page, save_model) if path is not None]
+        typer.echo(f"\n{f'{out} was already finished; ' if finished else ''}wrote {' and '.join(written) or 'nothing'}")
 
 
 command = with_settings(_run, Config, leave_out=("degree",))  # `graph` says it

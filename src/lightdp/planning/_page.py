@@ -250,10 +250,14 @@ def _accuracy(plan: Plan) -> list[str]:
 
 def _upload(plan: Plan) -> str:
     parameters, wire = plan.request.parameters, plan.wire
-    size = "" if parameters is None else f" = {wire.bits * parameters / 8e3:,.1f} kB"
+    size = "" if parameters is None else f" = {_size(math.ceil(wire.bits * parameters / 8))}"
     turned = "rotated and " if plan.rotates else ""
     rounded = f"{turned}clamped to ±{wire.range:.4g} before noise, rounded to σ_U/{wire.steps} after it"
     return f"{wire.bits} bits a parameter{size}, {'floats' if plan.calibration.floats else rounded}"
+
+
+def _size(count: int) -> str:
+    return f"{count} bytes" if count < 1000 else f"{count / 1e3:,.1f} kB"
 
 
 def _std(variance: float) -> str:

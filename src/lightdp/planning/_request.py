@@ -73,7 +73,10 @@ class Request:
         "central are to compare with.", "auto", group="Noise",
     )
     clip: float = setting("L2 norm to which a record's part, or a client's update, is clipped.", 1.0, group="Privacy")
-    unit: Unit = setting("What is protected: one record, or all data of one client.", _RECORD, group="Privacy")
+    unit: Unit = setting(
+        "What is protected: one record (or person, whose rows add one part to a sum), or all data of one client.",
+        _RECORD, group="Privacy",
+    )  # fmt: skip
     adjacency: Adjacency = setting("Neighbours differ by one unit added, or replaced.", "add-remove", group="Privacy")
     sampling_rate: float = setting("Poisson rate of a round's batches (unit record).", 1.0, group="Training")
     momentum: float = setting("Momentum of the server; it tunes the noise, not the guarantee.", 0.9, group="Training")

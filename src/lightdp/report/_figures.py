@@ -167,9 +167,8 @@ def caveats(logs: Sequence[RunLog]) -> list[str]:
         if len(values) > 1:
             result.append(f"The runs differ in {what} ({', '.join(map(printable, values))}): their ε do not compare.")
     for what in ("data", "model", "clients"):
-        values = sorted(
-            {str(log.started.config.get(what) if what == "clients" else getattr(log, what)) for log in logs}
-        )
+        found = [log.started.config.get(what) if what == "clients" else getattr(log, what) for log in logs]
+        values = sorted({"not recorded" if value is None else str(value) for value in found})
         if len(values) > 1:
             result.append(f"The runs differ in {what}: {', '.join(map(printable, values))}.")
     return result
@@ -182,7 +181,7 @@ def _caveats(name: str, log: RunLog) -> list[str | None]:
     until = f"it was cut off after round {len(log.rounds):,}, or is still running"
     applies = {
         f"{name}: no privacy is guaranteed to anybody.": not private,
-        f"{name} trusts the server and others: it is broken by {scheme.broken_by}.": private and not scheme.private,
+        f"{name} protects only against {scheme.against(0)}.": private and not scheme.private,
         f"{name} spent {spent}, more than the {figures['ε claimed']} it claims.": log.exceeds,
         f"The ε of {name} rests on an assumed sensitivity that no theorem bounds.": log.unit == "paper",
         f"{name} has no end recorded: {until}. Its figures are the last that were recorded.": log.ended is None,

@@ -17,7 +17,7 @@ def refuse_used(path: Path, checkpoint: Path, *, name: str = "path") -> None:
     >>> refuse_used(Path("a.jsonl"), Path("a.checkpoint"))
     Traceback (most recent call last):
       ...
-    lightdp.errors.ArgumentError: path must be new: it is no log; overwrite starts anew, got path='a.jsonl'
+    lightdp.errors.ArgumentError: path must be new: it is no log; --overwrite starts anew, got path='a.jsonl'
 
     Args:
         path: of the log.
@@ -41,5 +41,5 @@ def refuse_used(path: Path, checkpoint: Path, *, name: str = "path") -> None:
         if log.ended is None and log.started.config.get("fidelity") == "protocol":
             what = "it is of an interrupted run with real noise, which cannot go on"
     if goes_on:
-        what = "it is of an interrupted run; resume goes on with that"
-    raise ArgumentError(f"{name} must be new: {what}; overwrite starts anew, got {name}={str(path)!r}")
+        what = "it is of an interrupted run; --resume goes on with that"
+    raise ArgumentError(f"{name} must be new: {what}; --overwrite starts anew, got {name}={str(path)!r}")

@@ -8,7 +8,7 @@ start one from a file whose last layer may have been made for other classes.
 >>> begin(nn.Linear(4, 2), read(Path("model.pt")), classes=2)
 Traceback (most recent call last):
   ...
-lightdp.errors.ArgumentError: start must have weights for the layers before the last, got none in model.pt
+lightdp.errors.ArgumentError: start must be for 2 classes or have other layers, got model.pt with nothing to reuse
 >>> model = nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3))
 >>> write(Path("deep.pt"), model)
 >>> begin(nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 2)), read(Path("deep.pt")), classes=2).new
@@ -101,7 +101,7 @@ def write(
         with durable(path, replace=overwrite) as file:
             file.write(data)
     except FileExistsError:
-        raise ArgumentError(f"save_model must be a new file: overwrite replaces it, got {str(path)!r}") from None
+        raise ArgumentError(f"save_model must be a new file: --overwrite replaces it, got {str(path)!r}") from None
 
 
 def _kept(name: str, value: Tensor, *, half: bool) -> Tensor:
@@ -187,7 +187,9 @@ def begin(model: nn.Module, file: File, classes: int) -> Taken:
     new = tuple(name for name in own if fresh and name in last)
     taken = {name: _fitting(name, file, value) for name, value in own.items() if name not in new}
     if not taken:
-        raise ArgumentError(f"start must have weights for the layers before the last, got none in {file.path}")
+        raise ArgumentError(
+            f"start must be for {classes} classes or have other layers, got {file.path} with nothing to reuse"
+        )
     with torch.no_grad():
         for name, value in taken.items():
             own[name].copy_(value)

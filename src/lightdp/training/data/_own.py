@@ -117,7 +117,8 @@ class Owners:
             if several > 0:
                 raise ArgumentError(
                     f"person_column must have each person at one client, got {counted(several, 'person')} with rows at "
-                    f"several in person_column={layout.person_column!r}"
+                    f"several in person_column={layout.person_column!r}: merge each person's rows at one client, or "
+                    "name coarser clients by client_column"
                 )
         return cls(names, client, person, layout.person_column is not None)
 
@@ -216,7 +217,7 @@ def dataset(name: str, layout: Layout, table: _table.Table, features: dict[str, 
 def _labels(layout: Layout, table: _table.Table) -> tuple[str, _table.Column]:
     """The name of the column of the classes, and its cells."""
     if layout.label is None:
-        columns = _table.listed(table)
+        columns = _table.columns(table)
         raise ArgumentError(f"label must be the column of the classes, one of {columns}, got label=None")
     return layout.label, _table.column(table, "label", layout.label)
 
@@ -236,7 +237,7 @@ def read(path: Path, layout: Layout) -> Dataset:
         raise ArgumentError(
             "columns must be a TOML file that describes features by public knowledge, with lines "
             f"{_columns.described(column for column in table if column not in used)}; or "
-            f"{STATISTICS!r}, which is not private, got columns=None"
+            f"{STATISTICS!r}, which is not private, got columns=None: say --columns FILE"
         )
     return dataset(str(path), layout, table, _columns.read(Path(layout.columns)))
 

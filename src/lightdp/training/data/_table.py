@@ -7,6 +7,7 @@ NumPy. What a column means is not guessed here: `numbers` and `texts` read it as
 from __future__ import annotations
 
 import csv
+import difflib
 import importlib
 import math
 import zipfile
@@ -28,6 +29,7 @@ MISSING = frozenset({"", "?", "na", "n/a", "nan", "null"})
 """Cells that hold no value, in lower case; Parquet has nulls and NumPy NaN beside them."""
 _HELP = "a table has one row for each record and a header with the names of its columns"
 _LONGEST = 40  # letters of a cell that a message quotes
+_MOST_COLUMNS = 20  # that a message lists
 
 
 def read(path: Path) -> Table:
@@ -57,7 +59,9 @@ def column(table: Table, option: str, name: str) -> Column:
         ArgumentError: there is none of that name.
     """
     if name not in table:
-        raise ArgumentError(f"{option} must be a column of the table ({listed(table)}), got {option}={name!r}")
+        close = difflib.get_close_matches(name, table, n=1)
+        meant = f": did you mean {close[0]!r}?" if close else ""
+        raise ArgumentError(f"{option} must be a column of the table ({columns(table)}), got {option}={name!r}{meant}")
     return table[name]
 
 
@@ -114,6 +118,11 @@ def listed(names: Any, most: int = 8) -> str:  # noqa: ANN401  anything with nam
     found = [name if name.isprintable() else repr(name) for name in (str(name)[:_LONGEST] for name in names)]
     more = f" and {len(found) - most} more" if len(found) > most else ""
     return ", ".join(found[:most]) + more
+
+
+def columns(table: Table) -> str:
+    """The columns for a message, the last one, which often is the label, among them."""
+    return listed(table, _MOST_COLUMNS) + (f", the last {listed([*table][-1:])}" if len(table) > _MOST_COLUMNS else "")
 
 
 def quoted(cell: object) -> str:
