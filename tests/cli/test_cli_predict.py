@@ -137,10 +137,10 @@ def test_a_file_is_replaced_if_that_is_asked_for_and_else_never(
     out, wanted = tmp_path / "out.csv", run("predict", "model.safetensors", "t.csv").out
     predict = ["predict", "model.safetensors", "t.csv", "--out", out]
     out.write_text("my notes")
-    assert_refused(run(*predict), f"out must be a new file: overwrite replaces it, got out='{out}'")
+    assert_refused(run(*predict), f"out must be a new file: --overwrite replaces it, got out='{out}'")
     with monkeypatch.context() as patched:  # as if it came after the check
         patched.setattr(_output, "check", lambda *_, **__: None)
-        assert_refused(run(*predict), f"out must be a new file: overwrite replaces it, got out='{out}'")
+        assert_refused(run(*predict), f"out must be a new file: --overwrite replaces it, got out='{out}'")
     assert out.read_text() == "my notes"
     assert run(*predict, "--overwrite").code == 0
     assert out.read_text() == wanted
