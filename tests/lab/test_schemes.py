@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+import dataclasses
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -140,6 +141,20 @@ def test_noise_covers_its_own_finest_grid() -> None:
         0.7 / task.clip, rel=1e-12
     )
     assert 16 * step > 0.7 * 1.0003
+
+
+@pytest.mark.parametrize("name", ["central", "local"])
+def test_noise_of_schemes_without_a_grid_of_their_own_is_made_so_too(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = dataclasses.replace(TASK, dimension=20_000)
+    monkeypatch.setattr("lightdp_lab.schemes.plain.step_of", lambda _, sigma, steps: 1.5 * sigma / steps)
+    scheme: Any = SCHEMES[name](task)
+    made = scheme._released(np.zeros(20_000)) if name == "central" else scheme._leaving(np.zeros(20_000, np.float32))
+    assert made.var() == pytest.approx(1.5**2 * scheme.noise(1), rel=0.06)
+    monkeypatch.setattr("lightdp_lab.schemes.plain.noisy", lambda values, *_: np.zeros(len(values), np.int32))
+    again = scheme._released(np.zeros(9)) if name == "central" else scheme._leaving(np.zeros(9, np.float32))
+    assert not again.any()  # all of it came from there
 
 
 def test_a_grid_holds_the_sum_of_everybody_and_its_noise() -> None:

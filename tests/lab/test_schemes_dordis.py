@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
 
 from lightdp.client_set import ClientSet
-from lightdp_lab.schemes import SCHEMES, Faults, Links, Net, RoundFailedError, Task
+from lightdp.stream import accumulate
+from lightdp_lab.schemes import SCHEMES, Faults, Links, Net, RoundFailedError, Task, dordis
 from lightdp_lab.schemes._shamir import SIZE
 from lightdp_lab.schemes.dordis import Dordis, LayeredClient
 
@@ -60,6 +62,22 @@ def test_however_many_are_lost_the_noise_is_exact(gone: int, peers: str) -> None
     assert close(variance, used * target() / (used - TASK.colluders))
     assert gone == 3 or not close(variance, SCHEMES["secagg"](TASK).noise(used))
     assert net.trips == 4
+
+
+@pytest.mark.parametrize("gone", range(4))
+def test_layers_that_are_taken_out_leave_nothing(gone: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the first layer, and with the others on so fine a grid that rounding an upload is all the rest."""
+
+    def layers(values: Any, step: float, _: float, terms: Any) -> Any:
+        out = np.rint(values / np.float64(step)).astype(np.int32)
+        accumulate(out, terms)
+        return out
+
+    monkeypatch.setattr(dordis, "noisy", layers)
+    scheme = Dordis(TASK)
+    used, variance = error(Net(TASK.clients, Links(), Faults(lost={0: frozenset(LOST[:gone])})))
+    kept = sum(sigma**2 for sigma in scheme.sigmas[1 : gone + 1])
+    assert close(variance, used * (kept + 1 / 12) * scheme.grid.step**2)
 
 
 def test_with_all_stragglers_lost_it_is_the_noise_of_secagg() -> None:

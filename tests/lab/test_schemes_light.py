@@ -98,6 +98,9 @@ def test_who_was_away_is_told_what_it_missed_and_used_again(masks: Any) -> None:
         played = player.round(Faults(down=gone))
         assert played.result is not None
         assert played.result.used == frozenset(range(24)) - gone
+    player.round()
+    heard = [player.round().net.total("down") for _ in range(3)]
+    assert len(set(heard)) == 1  # who was there is told of one round
 
 
 @pytest.mark.parametrize(("masks", "hashed"), [("drawn", 24 - 3), ("gaussian", 0)])

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from lightdp.planning import Plan
 
 
 class Bound(Protocol):
@@ -15,6 +18,12 @@ class Bound(Protocol):
 
 
 S = TypeVar("S", bound=Bound)
+
+
+def early(plan: Plan) -> int:
+    """How many must be bound alike before a round's set is final, so that they are on time."""
+    majority = plan.clients // 2 + 1
+    return max(plan.colluders + 1, min(majority, plan.clients - plan.stragglers))
 
 
 @dataclass(eq=False)

@@ -15,7 +15,7 @@ from lightdp.auditing._signs import worst_signs
 from lightdp.client_set import ClientSet
 from lightdp.keys import KeyPair, Keyring, Roster, link
 from lightdp.repair import RETRIES
-from support.ballots import Ballot
+from support.ballots import Ballot, early
 from support.repair_rules import Rules
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class Book:
         number, nobody = self.round, frozenset[int]()
         self.closings |= {number} if closing else nobody
         now = self.ballots[number]
-        now.settles(self.plan.clients - self.plan.stragglers if self.plan.grace and not closing else 1)
+        now.settles(early(self.plan) if self.plan.grace and not closing else 1)
         self.on_time.append(frozenset(s.client for s in now.came if now.chosen))
         final, own, joined = number - self.plan.grace, list[Sent](), list[Sent]()
         if self.plan.grace and now.chosen and len(now.came) >= self.least(number):

@@ -23,7 +23,7 @@ from lightdp.client_set import ClientSet
 from lightdp.errors import ProtocolError, WireError
 from lightdp.protocol import Client, File, Server
 from lightdp.protocol.rounds import used_sets
-from support.ballots import Ballot
+from support.ballots import Ballot, early
 from support.parties import seat
 from support.repair_rules import Rules
 
@@ -199,7 +199,7 @@ class Schedules(RuleBasedStateMachine):
         self.server.announce(closing=self.closing)
         number, grace, least = self.server.round, self.plan.grace, 0 if self.closing else LEAST
         now = self.ballots[number]
-        now.settles(self.plan.clients - self.plan.stragglers if grace and not self.closing else 1)
+        now.settles(early(self.plan) if grace and not self.closing else 1)
         self.on_time.append(frozenset(s.client for s in now.came if now.chosen))
         final, joined = number - grace, list[Sent]()
         if final >= 0:

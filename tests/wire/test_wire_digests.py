@@ -84,7 +84,10 @@ def test_a_kernel_that_is_wrong_is_not_used() -> None:
 
 
 @pytest.mark.skipif(not WAYS, reason="no kernel makes strands here")
-@pytest.mark.parametrize(("size", "apart"), [(16_384, 1000), (16_384, 1088 + 64), (16_384, 960), (10, 64), (16_384, 0)])
+@pytest.mark.parametrize(
+    ("size", "apart"),
+    [(16_384, 1030), (16_384, 1088 + 64), (16_384, 960), (10, 64), (16_384, 0), (16_384, 1229782938247304512)],
+)
 def test_the_kernel_refuses_strands_beyond_the_data(size: int, apart: int) -> None:
     with pytest.raises(ValueError, match="whole blocks"):
         kernel.strands(WAYS[0], bytes(size), apart)

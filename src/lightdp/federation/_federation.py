@@ -250,7 +250,8 @@ class Federation:
         table.rounds.close(result, closing=closing)
         if not closing:
             came = {name for name, i in table.index.items() if table.rounds.was_on_time(i) or i in result.joined}
-            self.cohorts.played(number, came, left_out=len(came) - len(result.on_time | result.joined))
+            odd = {table.names[i] for clients in result.left_out.values() for i in clients - result.on_time}
+            self.cohorts.played(number, came, left_out=len(came & odd))
             for name in self.exhausted(number):
                 self.cohorts.leave(name)
         return result

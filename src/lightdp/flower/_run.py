@@ -232,10 +232,11 @@ class Run:
         self.sums += result.total is not None
         self.closed.append(Closed(table.number, replace(result, total=None), closing))
         self._leave_out(table, result)
+        for number, clients in result.left_out.items():
+            taken = self._metrics.get((table.number, number), {})
+            self.late += sum(taken.pop(client, None) is not None for client in clients)
         before = self._metrics.pop((table.number, result.round - 1), {})
         now = self._metrics.pop((table.number, result.round), {}) if result.used else {}
-        for number, metrics in ((result.round - 1, before), (result.round, now)):
-            self.late += len(metrics.keys() & set(result.left_out.get(number, ())))
         joined = [metrics for client, metrics in before.items() if client in result.joined]
         return result, joined + [metrics for client, metrics in now.items() if client in result.used]
 

@@ -36,7 +36,8 @@ class Aggregate:
         joined: clients whose uploads of the round before are in the sum, under grace (R5).
         final: clients that the last round whose set is final used, nobody if it was void: this round or, under grace,
             the one before it, which is None in round 0.
-        on_time: clients whose uploads came before the end of this round, bound as most are, whether or not it counts.
+        on_time: clients whose uploads came before the end of this round, bound as most are, whether or not it counts;
+            under grace nobody while too few came to know what most are bound to (W4).
         left_out: clients whose uploads are bound to something other than most are (`ClientRound.bind`), and were left
             out since the last round: by the round that they answer, this one or, under grace, the one before it. They
             share no noise that cancels with the others, and count as too late. `Server.names` has their names.
@@ -98,6 +99,7 @@ class Server:
         self.plan, self.run, self.weighted = plan, octets("run", run, 16), weighted
         self.length = integer("length", length, 1)
         self.minimum = plan.clients - plan.stragglers
+        self._early = max(plan.colluders + 1, min(self.minimum, plan.clients // 2 + 1))  # who choose before it is final
         self._grid = masks.Grid.of(plan, length + weighted)
         self._turn = rotation(plan, length + weighted, run)
         self._agreement = agreement(plan, length, weighted=weighted)
@@ -289,7 +291,7 @@ class Server:
         sums, used, joined, now = [], nobody, nobody, self._open[number]
         final = number - self.plan.grace
         before = self._open.pop(final, None)  # the round whose set becomes final: None in round 0 under grace
-        now.settle(self.minimum)  # before it is final, only a sum that counts
+        now.settle(self._early)
         if before is not None:
             before.settle()
             came = ClientSet(before.came)
