@@ -294,17 +294,29 @@ def test_colluders_who_are_alone_in_time_choose_nothing_before_the_others_come(o
     assert (list(result.joined), list(server.late(0)), named(result)) == ([1, 2, 3, 4], [0], {0: [0]})
 
 
-def test_more_than_the_colluders_choose_nothing_in_time_either_if_their_sum_would_not_count() -> None:
-    server, clients = joined(planned(clients=10, stragglers=4, masks="gaussian", grace=1, colluders=1), LENGTH)
+@pytest.mark.parametrize(("colluders", "stragglers", "misled"), [(1, 4, 3), (1, 4, 4), (6, 1, 6)])
+def test_a_minority_or_colluders_alone_choose_nothing_in_time(colluders: int, stragglers: int, misled: int) -> None:
+    plan = planned(clients=10, stragglers=stragglers, colluders=colluders, masks="gaussian", grace=1)
+    server, clients = joined(plan, LENGTH)
     start = server.announce()
-    messages = [sent(clients[i], start, odd(1) if i < 3 else MOST) for i in range(10)]
-    for message in messages[:5]:
+    messages = [sent(clients[i], start, odd(1) if i < misled else MOST) for i in range(10)]
+    for message in messages[:misled]:
         assert server.receive(message)
     assert (len((result := server.close()).on_time), result.left_out) == (0, {})
     server.announce()
-    assert all(server.receive(message) for message in messages[5:])
+    assert all(server.receive(message) for message in messages[misled:])
     result = server.close()
-    assert (list(result.joined), named(result)) == ([*range(3, 10)], {0: [0, 1, 2]})
+    assert set(result.joined) in ({*range(misled, 10)}, set())
+    assert named(result) == {0: [*range(misled)] if misled < 5 else [*range(6, 10)]}
+
+
+def test_a_majority_is_on_time_also_if_too_few_came_to_count() -> None:
+    server, clients = joined(planned(clients=10, stragglers=2, masks="gaussian", grace=1), LENGTH)
+    start = server.announce()
+    for client in clients[:6]:
+        assert server.receive(sent(client, start, MOST))
+    result = server.close()
+    assert (list(result.on_time), list(result.used)) == ([*range(6)], [])
 
 
 def test_where_no_sum_is_large_enough_every_client_counts_as_too_late() -> None:
@@ -415,3 +427,28 @@ def test_who_is_left_out_is_not_gone_but_rounds_that_stay_void_end_a_roster(grac
     cohort = federation.cohorts.rosters[0]
     assert (played, cohort.void, cohort.gone(1)) == (3, 3, set())
     assert federation.cohorts.rosters[1].void == 0
+
+
+def test_who_is_on_time_again_after_a_late_upload_was_left_out_makes_no_round_void() -> None:
+    plan = planned(masks="gaussian", grace=1, stragglers=1, population=10)
+    federation = Federation(plan, length=LENGTH, run=RUN)
+    members = [Member.new(plan, length=LENGTH, run=RUN, name=f"m{i}") for i in range(10)]
+    for member in members:
+        federation.enrol(member.enrol())
+    federation.form()
+    table = federation.rosters[0]
+    mine = [member for member in members if member.name in table.names]
+    for member in mine:
+        member.join(table.server.roster(member.name))
+    start = table.server.announce(since=0)
+    late = mine[4].begin(start).bind(odd(1)).upload(np.zeros(LENGTH))
+    for member in mine[:4]:
+        federation.receive(member.begin(start).bind(MOST).upload(np.zeros(LENGTH)))
+    federation.close(0)
+    start = table.server.announce(since=0)
+    federation.receive(late)
+    for member in mine[1:]:
+        federation.receive(member.begin(start).bind(MOST).upload(np.zeros(LENGTH)))
+    result = federation.close(0)
+    assert (named(result), len(result.on_time)) == ({0: [table.index[mine[4].name]]}, 4)
+    assert federation.cohorts.rosters[0].void == 0
