@@ -150,6 +150,16 @@ def test_the_smallest_plans_are_drawn_with_visible_points(clients: int, colluder
     assert all(line["mark"]["point"] for line in (*swept, noise[1]["layer"][0]))
 
 
+def test_axes_of_clients_begin_at_0_and_count_whole_ones() -> None:
+    chosen = lightdp.plan(clients=4, colluders=1, stragglers=1, rounds=3, epsilon=3, delta=1e-5)
+    for panel in plan_panels(chosen):
+        for layer in panel.chart.to_dict()["layer"]:
+            mark, x = layer.get("mark", {}), layer.get("encoding", {}).get("x", {})
+            if isinstance(mark, dict) and mark.get("type") == "line" and x["title"][0] != "ε":
+                assert (x["axis"]["format"], x["scale"]["domain"][0], mark["interpolate"]) == ("d", 0, "linear")
+                assert x["axis"]["tickCount"] == x["scale"]["domain"][1]
+
+
 def test_title_and_subtitle_say_what_is_drawn() -> None:
     title = plan_chart(lightdp.plan(**SMALL)).to_dict()["title"]
     assert title["text"]

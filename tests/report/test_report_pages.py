@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from typing import TYPE_CHECKING, Any
@@ -111,6 +112,20 @@ def test_links_to_pages_of_one_title_say_their_files(tmp_path: Path) -> None:
         "LightDP repair · b",
         "local DP",
     ]
+
+
+def test_pages_of_compared_runs_are_linked_first_however_old_they_are(tmp_path: Path) -> None:
+    paths = [log_file(tmp_path / f"{name}.jsonl", logged()) for name in "zyx"]
+    for path in paths:
+        save_page(small(path.stem), path.with_suffix(".html"))
+    for number in range(6):
+        save_page(small(f"Page {number}"), tmp_path / f"{number}.html")
+        os.utime(tmp_path / f"{number}.html", (2e9, 2e9))
+    save_runs([RunLog.read(path) for path in paths], tmp_path / "all.html")
+    first = ["z.html", "y.html", "x.html"]
+    assert links(tmp_path / "all.html") == [*first, "0.html", "1.html", "2.html"]
+    save_page(small("Later"), tmp_path / "0.html")
+    assert links(tmp_path / "all.html")[:3] == first
 
 
 def links(file: Path) -> list[str]:

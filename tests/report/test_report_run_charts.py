@@ -104,6 +104,18 @@ def test_the_partition_calls_clients_by_their_names(make: Callable[..., RunLog])
     assert {row["name"] for row in panel.chart.to_dict()["data"]["values"]} == {row[0] for row in panel.table.rows}
 
 
+def test_the_partition_calls_classes_by_their_names(make: Callable[..., RunLog]) -> None:
+    lines = logged()
+    lines[0]["partition"] = {"counts": [[1, 2], [3, 4]], "classes": ["no", "yes\x1b"]}
+    panel = panels([make(lines=lines)])[-1]
+    assert panel.table is not None
+    assert panel.table.head == ["client", "class no", "class yes\N{REPLACEMENT CHARACTER}"]
+    lines[0]["partition"]["classes"] = ["no"]  # not as many as there are
+    panel = panels([make(lines=lines)])[-1]
+    assert panel.table is not None
+    assert panel.table.head == ["client", "class 0", "class 1"]
+
+
 def test_a_partition_of_many_clients_says_how_many_are_drawn(make: Callable[..., RunLog]) -> None:
     lines = logged()
     lines[0]["partition"]["counts"] = [[1, 2]] * 201

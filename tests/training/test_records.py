@@ -324,7 +324,7 @@ def test_one_record_at_a_time_is_computed_in_one_thread_and_afterwards_in_as_man
 ) -> None:
     found = []
 
-    class Counting(nn.Linear):
+    class Counting(nn.Linear):  # type: ignore[misc]  # torch is untyped here
         def forward(self, x: Tensor) -> Tensor:
             found.append(torch.get_num_threads())
             return super().forward(x)

@@ -31,13 +31,14 @@ from lightdp.report._panel import Page, Panel
 
 _MADE = re.compile(r'<meta name=lightdp content="(\w+)">.*?<title>(.*?) · lightdp</title>', re.DOTALL)
 _BESIDE = re.compile(rb"(?<=<!--lightdp:beside-->).*?(?=<!--/lightdp:beside-->)", re.DOTALL)
+_FIRST = re.compile(rb'</title>\s*<meta name=lightdp-first content="([^"]*)">')
 _MOST_LINKS = 6
 _DIGITS = 7  # of numbers in the data of charts
 
 
 def save_either(
     path: Path, name: str, command: str | None, *, page: Callable[..., str], chart: Callable[[], Chart] | None,
-    overwrite: bool = False,
+    overwrite: bool = False, first: Sequence[str] = (),
 ) -> None:  # fmt: skip
     """Write a page if `path` ends in .html, and otherwise a picture: whole or not at all.
 
@@ -47,9 +48,10 @@ def save_either(
         path: the file.
         name: what errors call it.
         command: the command line that makes it, which a page shows; None if it was not made by one.
-        page: makes the text of the page, given `command` and `beside` for the frame.
+        page: makes the text of the page, given `command`, `beside` and `first` for the frame.
         chart: makes the picture; None if there is none.
         overwrite: whether it may replace any file.
+        first: as `beside` takes it.
 
     Raises:
         ArgumentError: the suffix is another one, the folder does not exist or refuses the file, or a file is there that
@@ -57,7 +59,8 @@ def save_either(
     """
     with whole(path, name, SUFFIXES if chart is not None else PAGES, overwrite=overwrite) as file:
         if chart is None or path.suffix in PAGES:
-            file.write_text(page(command=command, beside=beside(path)), encoding="utf-8", errors="replace")
+            text = page(command=command, beside=beside(path, first), first=first)
+            file.write_text(text, encoding="utf-8", errors="replace")
         else:
             draw(chart(), file)
     if path.suffix in PAGES:
@@ -112,24 +115,35 @@ def rendered(file: str, *, panels: Sequence[Panel], **content: Any) -> str:  # n
         panels: its charts, in their order.
     """
     specs = packed({f"chart-{place}": spec(panel.chart) for place, panel in enumerate(panels)})
-    frame = {"font": FONT, "specs": specs, "scripts": scripts(), "made_with": _version(), "command": None, "beside": ()}
+    frame: dict[str, Any] = {"font": FONT, "specs": specs, "scripts": scripts(), "made_with": _version()}
+    frame |= {"command": None, "beside": (), "first": ()}
     return engine().get_template(file).render(**frame | content, panels=panels)
 
 
-def beside(path: Path) -> list[dict[str, str]]:
+def beside(path: Path, first: Sequence[str] = ()) -> list[dict[str, str]]:
     """The newest pages of lightdp in the folder of `path`, by name: their links and titles. Others are left out.
 
     Pages with the same title are told apart by their files.
+
+    Args:
+        path: of the page that shows the links.
+        first: links that come before others, however old their pages are.
     """
-    found = _neighbours(path)
+    found = _neighbours(path, first)
     often = Counter(found.values())
     return [
         {"link": quote(other.name), "title": title if often[title] == 1 else f"{title} · {printable(other.stem)}"}
-        for other, title in sorted(found.items())
+        for other, title in sorted(found.items(), key=lambda each: (_place(each[0], first), each))
     ]
 
 
-def _neighbours(path: Path) -> dict[Path, str]:
+def _place(page: Path, first: Sequence[str]) -> int:
+    """Where a page stands among links; those that are not `first` share a place behind these."""
+    link = quote(page.name)
+    return first.index(link) if link in first else len(first)
+
+
+def _neighbours(path: Path, first: Sequence[str] = ()) -> dict[Path, str]:
     """The newest pages of lightdp in the folder of `path`, and their titles."""
     found = []
     for other in path.parent.glob("*.html"):
@@ -139,7 +153,8 @@ def _neighbours(path: Path) -> dict[Path, str]:
             with other.open(encoding="utf-8", errors="replace") as file:
                 made = _MADE.search(file.read(HEAD))
             if made is not None:
-                found.append((-other.stat().st_mtime, other, printable(html.unescape(made[2]))))
+                order = _place(other, first), -other.stat().st_mtime
+                found.append((order, other, printable(html.unescape(made[2]))))
     return {other: title for _, other, title in sorted(found)[:_MOST_LINKS]}
 
 
@@ -152,8 +167,10 @@ def _relink(page: Path) -> None:
     if not stat.S_ISREG(before.st_mode) or not before.st_mode & stat.S_IWUSR:
         return
     parts: Any = engine().get_template("parts.html").module
-    links = str(parts.links(beside(page))).encode(errors="replace")
     text = page.read_bytes()
+    named = _FIRST.search(text)
+    first = [] if named is None else named[1].decode(errors="replace").split()
+    links = str(parts.links(beside(page, first))).encode(errors="replace")
     fresh = _BESIDE.sub(lambda _: links, text, count=1)
     if fresh == text:
         return

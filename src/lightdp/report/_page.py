@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from lightdp.errors import ArgumentError
 from lightdp.report._figures import LONG, caveats, labels, printable, side_by_side
@@ -39,9 +40,11 @@ def save_runs(
     """
     if not logs:
         raise ArgumentError("runs must be at least one, got none")
+    pages = [log.path.with_suffix(".html") for log in logs]
+    first = [quote(page.name) for page in pages if len(logs) > 1 and page.parent.resolve() == path.parent.resolve()]
     save_either(
         path, name, command, page=lambda **frame: run_page(logs, **frame), chart=lambda: run_chart(logs),
-        overwrite=overwrite,
+        overwrite=overwrite, first=first,
     )  # fmt: skip
 
 

@@ -27,8 +27,8 @@ class _Kind(NamedTuple):
 
 
 _SHARE = _Kind("~%", ".2%", lambda value: f"{100 * value:.2f} %", zero=False)
-_EPSILON = _Kind("~g", ".4f", rounded_up, zero=True)
-_STD = _Kind("~g", ".4g", lambda value: f"{value:.4g}", zero=True)
+_EPSILON = _Kind("~r", ".4f", rounded_up, zero=True)
+_STD = _Kind("~r", ".4g", lambda value: f"{value:.4g}", zero=True)
 _Value: TypeAlias = Callable[[RunLog, Round], float | None]
 
 _DASHES = ([1, 0], [7, 4], [2, 3])

@@ -33,6 +33,7 @@ _NOTES = {
 }
 _PRINTED = "The paper's σ are drawn as printed, for the ε it claims."
 _SMALL, _LARGE = 150, 260  # pixels
+_TICKS = 5  # of an axis of clients, at most
 _SAME = "Every scheme at the same true guarantee"
 
 
@@ -183,12 +184,15 @@ def _lines(
     """A line for each scheme, its name at its end; colours are the same in every chart."""
     colours = {scheme.label: scheme.colour for scheme in BUILT_IN.values()}
     scale = alt.Scale(domain=[*colours], range=[*colours.values()])
-    step = alt.Undefined if swept == "epsilon" else 1  # of whole clients
-    x = alt.X("x:Q", title=_SWEEPS[swept], scale=alt.Scale(nice=False), axis=alt.Axis(tickMinStep=step, grid=False))
+    x = alt.X("x:Q", title=_SWEEPS[swept], scale=alt.Scale(nice=False), axis=alt.Axis(grid=False))
+    if swept != "epsilon":  # whole clients
+        top = max(1, *(row["x"] for row in rows))
+        x = x.axis(grid=False, format="d", tickCount=min(top, _TICKS)).scale(within(0, top))
     y = alt.Y("value:Q", title=title, scale=within(*span, type="log" if log else "linear"))
-    y = y.axis(format="~g", **({"values": decades(*span)} if log else {"tickCount": 5}))
+    y = y.axis(format="~r", **({"values": decades(*span)} if log else {"tickCount": 5}))
     few = len({row["x"] for row in rows}) <= _FEW
-    line = data(rows).mark_line(strokeWidth=2.5, interpolate="linear" if log else "monotone", point=few).encode(
+    curve = "monotone" if swept == "epsilon" else "linear"
+    line = data(rows).mark_line(strokeWidth=2.5, interpolate=curve, point=few).encode(
         x=x, y=y, color=alt.Color("scheme:N", scale=scale, legend=None),
         tooltip=["scheme:N", "x:Q", alt.Tooltip("value:Q", format=".4g")],
     )  # fmt: skip

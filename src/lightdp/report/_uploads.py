@@ -45,7 +45,7 @@ def stragglers(logs: Sequence[RunLog], place: int) -> Panel | None:
     )  # fmt: skip
     folded = base.transform_fold(states, as_=["status", "clients"])
     steps = folded.transform_calculate(place=f"indexof({states}, datum.status)").encode(
-        y=alt.Y("clients:Q", title="clients", stack="zero", axis=alt.Axis(tickMinStep=1)),
+        y=alt.Y("clients:Q", title="number of clients", stack="zero", axis=alt.Axis(tickMinStep=1)),
         color=alt.Color("status:N", scale=colour, legend=legend),
         order="place:Q",
     )
@@ -87,8 +87,9 @@ def partition(logs: Sequence[RunLog]) -> Panel | None:
         return None
     drawn = counts[: min(_MOST_COLUMNS, max(1, _MOST_CELLS // max(1, len(counts[0]))))]
     names = [logs[0].client_name(client) for client in range(len(drawn))]
+    classes = logs[0].classes or [*range(len(counts[0]))]
     rows = [
-        {"client": client, "name": name, "class": [*range(len(row))], "records": row}
+        {"client": client, "name": name, "class": classes, "records": row}
         for client, (name, row) in enumerate(zip(names, drawn, strict=True))
     ]  # one for each client, and flattened by the page, which is a fifth as long
     cells = data(rows).mark_rect(color=TONES["blue"]).properties(height=min(22 * len(counts[0]), 440))
@@ -101,7 +102,7 @@ def partition(logs: Sequence[RunLog]) -> Panel | None:
     chart = cells.properties(description="Records of each class at each client.").encode(
         x=alt.X("start:Q", title="client", axis=axis, scale=within(-0.5, len(drawn) - 0.5)),
         x2="end:Q",
-        y=alt.Y("class:O", title="class", axis=alt.Axis(labelOverlap=True, ticks=False)),
+        y=alt.Y("class:O", title="class", sort=classes, axis=alt.Axis(labelOverlap=True, ticks=False)),
         opacity=alt.Opacity("records:Q", scale=alt.Scale(range=[0.03, 1], zero=True)),
         tooltip=[alt.Tooltip("name:N", title="client"), "class:O", "records:Q"],
     )
@@ -111,10 +112,10 @@ def partition(logs: Sequence[RunLog]) -> Panel | None:
     if len(logs) > 1:
         same = all(log.counts == counts for log in logs)
         note += "The same in all runs." if same else f"Of {labels(logs)[0]}; other runs have other partitions."
-    return Panel("Who holds what", note.strip(), chart, "wide", _held(names, drawn))
+    return Panel("Who holds what", note.strip(), chart, "wide", _held(names, classes, drawn))
 
 
-def _held(names: Sequence[str], counts: Sequence[Sequence[int]]) -> Table:
+def _held(names: Sequence[str], classes: Sequence[object], counts: Sequence[Sequence[int]]) -> Table:
     """Records by client and class."""
-    head = ["client", *(f"class {label}" for label in range(len(counts[0])))]
+    head = ["client", *(f"class {name}" for name in classes)]
     return Table(head, [[name, *map(str, row)] for name, row in zip(names, counts, strict=True)])

@@ -112,7 +112,7 @@ class Started(_Line):
     commit: str | None = _holds("commit of the working tree", null="outside of one")
     partition: Mapping[str, Any] | None = _holds(
         "who holds how much data; `counts`: records of each class at each client; `persons`: how many each client has "
-        "(unit `person`); `names`: of the clients, where the data name them",
+        "(unit `person`); `names`: of the clients, `classes`: of the classes, where the data name them",
         _checks.partition,
         null=_UNKNOWN,
     )

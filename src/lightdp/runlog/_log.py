@@ -294,7 +294,15 @@ class RunLog:
         names = (self.started.partition or {}).get("names")
         if not isinstance(names, list) or client >= len(names):
             return str(client)
-        return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in str(names[client]))
+        return _plain(names[client])
+
+    @property
+    def classes(self) -> list[str]:
+        """The names of the classes in `counts`, without control characters; empty where none were logged."""
+        names, counts = (self.started.partition or {}).get("classes"), self.counts
+        if not isinstance(names, list) or not counts or len(names) != len(counts[0]):
+            return []
+        return [_plain(name) for name in names]
 
     @property
     def units(self) -> list[int]:
@@ -312,3 +320,8 @@ class RunLog:
     def goes(self, line: Round) -> float | None:
         """Std of the residual of a round that later rounds take out again (R4)."""
         return line.residual_std if self.repairs else None
+
+
+def _plain(name: object) -> str:
+    """A name from a log without control characters."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in str(name))

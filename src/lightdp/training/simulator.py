@@ -142,7 +142,7 @@ class Run:
         source = data.load(config.data, folder, config.layout) if dataset is None else own.dataset(dataset)
         persons = config.unit == "person"
         parts = partition.of_owners(source, config.members, config.partition, config.seed, persons=persons)
-        self.partition = partition.summary(source.train_y, parts, source.classes)
+        self.partition = partition.summary(source.train_y, parts, source.classes) | _named(source)
         train_x, test_x = (None, None) if prepared is None else prepared
         self.clients = Clients.of(config, source, parts, self.device, train_x)
         self.partition |= {"names": list(source.client_names)} if config.partition == "natural" else {}
@@ -485,6 +485,11 @@ class Run:
             refuse_used(self.path, self.checkpoint)
         self._save(replace=False)
         return LogWriter(self.path, replace=False)
+
+
+def _named(source: data.Dataset) -> dict[str, Any]:
+    """The names of the classes, where the data have some."""
+    return {} if source.schema is None else {"classes": list(source.schema.classes)}
 
 
 def _tensor(array: NDArray[Any]) -> torch.Tensor:
