@@ -38,7 +38,7 @@ def asked(clients: int, late: str) -> dict[str, Any]:
     tenth = clients // 10
     return {
         "clients": clients, "colluders": tenth, "stragglers": tenth, "rounds": 150, "epsilon": 3, "delta": 1e-5,
-        "unit": "client", "calibration": "repair", "late": "unseen" if late == "unseen" else None,
+        "unit": "client", "calibration": "repair", "masks": "gaussian", "late": "unseen" if late == "unseen" else None,
     }  # fmt: skip
 
 
