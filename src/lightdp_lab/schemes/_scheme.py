@@ -141,7 +141,7 @@ def step_of(task: Task, sigma: float, steps: int) -> float:
 def noisy(
     values: NDArray[np.floating], step: float, sigma: float, terms: Sequence[stream.Term] = ()
 ) -> NDArray[np.int32]:
-    """`values` in steps with fresh noise of `sigma` steps, rounded once, plus integer noise: as in LightDP (W1)"""
+    """`values` in steps with fresh noise of `sigma` steps, rounded once, plus integer noise (W1). (d,)"""
     own = [os.urandom(32) for _ in range(3)]
     return stream.masked(values, terms, step=step, sigma=math.sqrt(sigma**2 - _FINER), own=own)
 
