@@ -44,7 +44,7 @@ class Masked(Smpc):
                 message = self.grid.encode(update).tobytes()
             arrived = net.up(i, message)
             if arrived is not None:
-                total += np.frombuffer(arrived, np.int64)
+                total += np.frombuffer(arrived, np.int32)
                 used.add(i)
         self.demand("upload", len(used), self.least)
         return Result(self.grid.decode(total), frozenset(used))
