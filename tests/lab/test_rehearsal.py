@@ -127,8 +127,8 @@ def test_the_noise_is_that_of_the_scheme_at_the_plans_scale(tmp_path: Path, toy:
         assert run.plan is not None
         assert run.plan.request.calibration == "smpc"
         for used in (6, 8):
-            expected = used * run.plan.sigma_individual**2 * (1 + 1 / 12 / 16**2)
-            assert sums(run).lasting(used) == pytest.approx(expected, rel=1e-9)
+            expected = used * run.plan.sigma_individual**2 * (1 + 2 / 12 / 16**2)
+            assert sums(run).lasting(used) == pytest.approx(expected, rel=1e-5)
         assert sums(run).lasting(6) != pytest.approx(sums(run).lasting(8), rel=0.1)
 
 
