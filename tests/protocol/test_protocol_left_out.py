@@ -21,7 +21,7 @@ from lightdp.wire import UNBOUND, Accumulator, Message, Upload, encode, tag_of
 from support.parties import RUN, joined, planned
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 LENGTH = 6
 MOST = bytes([9]) * 32
@@ -150,6 +150,33 @@ def test_a_sum_leaves_out_half_as_many_as_came_with_other_tags_at_most(tags: lis
         assert 2 * len(mine - came) <= len(whole) - len(mine)
         assert set(taking.left_out) == set(range(len(whole))) - came
         assert taking.total().total()[0] == np.int64(sum(2**client % 2**31 for client in came)).astype(np.int32)
+
+
+def orders(length: int) -> Iterator[tuple[int, ...]]:
+    """All sequences of so many tags, up to their names."""
+    if length == 0:
+        yield ()
+        return
+    for before in orders(length - 1):
+        yield from ((*before, tag) for tag in range(len({*before}) + 1))
+
+
+def test_the_same_holds_for_every_order_of_few_uploads() -> None:
+    """And of the guarantee nothing can be taken back: two others are needed for each upload that is left out."""
+    packed, least = bytes(encode(np.zeros(1, np.int32), shift=0, bits=32)), 2.0
+    for tags in (each for length in range(1, 8) for each in orders(length)):
+        taking = OpenRound(len(tags), lambda: Accumulator(1, 32), lambda came: bool(came.any()))
+        for client, tag in enumerate(tags):
+            taking.take(client, Upload(length=1, bits=32, packed=packed, tag=bytes([tag]) * 16))
+        taking.settle()
+        most = max(tags, key=tags.count)
+        assert 2 * tags.count(most) <= len(tags) or taking.tag == bytes([most]) * 16
+        if taking.tag is not None:
+            mine = tags.count(taking.tag[0])
+            left_out = mine - int(taking.came.sum())
+            assert 2 * left_out <= len(tags) - mine
+            least = min(least, (len(tags) - mine) / left_out / 2 if left_out else 2)
+    assert least == 1
 
 
 def test_tags_do_not_matter_in_a_closing_round_and_its_clients_bind_nothing() -> None:

@@ -26,7 +26,7 @@ _STEEPNESS = (3.0, 2.0)  # for which there may be room (B2), tried in turn
 _ROSTERS = (50, 100)  # of one client, at most: the fewer, the more may fail in each
 _LATTICE = 4e-6  # the share of δ that `drawn.fits` takes for a roster
 _SMALLER, _SHRINKS = 60, 0.98  # how many smaller γ are tried, and how much smaller each is
-_LARGER = 2  # times as many masks of a client in rosters of other sizes as their peers alone account for: half is seen
+_LARGER = 2  # in rosters of other sizes, times the masks that more peers make: room for more rounds of a client
 _SHIFT = 1.3e-5  # of ε, for the lattice of a roster: half its share of δ times μ/u, where u >= 2 and ε <= 100 (B2)
 _MANY = 2**22  # masks of a client for a parameter: plans with more of them have Gaussian ones
 
