@@ -1,6 +1,6 @@
 """An own model on own arrays: a small CNN tells pictures with a bright corner from others, for any one record ε = 8.
 
-Run: python examples/own_model.py (20 seconds on one core)
+Run: python examples/own_model.py (half a minute on one core)
 """
 
 from pathlib import Path
